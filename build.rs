@@ -1,17 +1,21 @@
 //! Embeds the GPU kernels: always their sources, and their machine code if this machine has a CUDA
 //! compiler.
 //!
-//! Writes `kernels.rs` for `src/device/cuda/embedded.rs`. Does nothing without the feature `cuda`.
+//! Writes `kernels.rs` for `src/device/cuda/embedded.rs`, with the feature `cuda`, and `params.rs`
+//! for `src/device/kernels.rs`.
 
 #[path = "build/constants.rs"]
 mod constants;
 #[path = "build/nvcc.rs"]
 mod nvcc;
+#[path = "build/params.rs"]
+mod params;
 #[path = "build/splice.rs"]
 mod splice;
 
 use nvcc::{Nvcc, NvccTarget};
 use splice::Headers;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -67,18 +71,36 @@ struct KernelModule {
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=build");
-    if env::var_os("CARGO_FEATURE_CUDA").is_none() {
-        return;
-    }
     println!("cargo::rerun-if-changed={FOLDER}");
-    let variables =
-        [nvcc::VARIABLE, "DOCS_RS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
-    for variable in variables.into_iter().chain(nvcc::HOMES) {
-        println!("cargo::rerun-if-env-changed={variable}");
-    }
-    if let Err(error) = embed() {
+    let done = if env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        let variables =
+            [nvcc::VARIABLE, "DOCS_RS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
+        for variable in variables.into_iter().chain(nvcc::HOMES) {
+            println!("cargo::rerun-if-env-changed={variable}");
+        }
+        parameters().and_then(|()| embed())
+    } else {
+        parameters()
+    };
+    if let Err(error) = done {
         error.to_string().lines().for_each(|line| println!("cargo::error={line}"));
     }
+}
+
+/// Writes the structs of kernel parameters.
+fn parameters() -> Result<(), Box<dyn Error>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(FOLDER)? {
+        let path = entry?.path();
+        let file = path.file_stem().and_then(|stem| stem.to_str());
+        let file = file.ok_or("a kernel file's name is not UTF-8")?.to_owned();
+        // A kernel may be declared in the header of its file.
+        *files.entry(file).or_insert_with(String::new) += &fs::read_to_string(&path)?;
+    }
+    let modules: Result<String, _> =
+        files.iter().map(|(file, source)| params::module(file, source)).collect();
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    Ok(fs::write(out.join("params.rs"), modules?)?)
 }
 
 fn embed() -> Result<(), Box<dyn Error>> {

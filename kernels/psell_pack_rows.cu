@@ -234,14 +234,14 @@ __device__ __forceinline__ void long_entries(const u64 *row_ptr, const u32 *col_
     }
 }
 
-#define LONG_ENTRIES_OF(NAME, B)                                                                                                 \
+#define COPY_LONG_ENTRIES(NAME, B)                                                                                                 \
     KERNEL NAME(const u64 *row_ptr, const u32 *col_idx, const B *values, const Piece *pieces, u32 count, u32 *cols, void *stored, \
                 const u64 *keys, const u8 *codes) {                                                                              \
         long_entries<B>(row_ptr, col_idx, values, pieces, count, cols, Sink<B>{stored, keys, codes});                            \
     }
 
-LONG_ENTRIES_OF(pack_long_entries_f32, u32)
-LONG_ENTRIES_OF(pack_long_entries_f64, u64)
+COPY_LONG_ENTRIES(pack_long_entries_f32, u32)
+COPY_LONG_ENTRIES(pack_long_entries_f64, u64)
 
 // Distinct values of a matrix, as in `ValueSet`. Zero marks a free slot. `counts` are the number of
 // values other than zero, and 1 if zero is among the values.

@@ -358,7 +358,7 @@ template <typename U>
 constexpr bool STAY = true;
 #endif
 
-#define SEVERAL(NAME, PER_SM, V, VALUES, T, N)                                                                                             \
+#define SPMM(NAME, PER_SM, V, VALUES, T, N)                                                                                             \
     KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,                \
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 long_count, \
                              T *long_sums, u32 *done, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors,         \
@@ -369,9 +369,9 @@ constexpr bool STAY = true;
                                                          Sums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                         \
     }
 
-#define SEVERAL_INSTANCES(NAME, PER_SM, V, VALUES)                  \
-    SEVERAL(NAME##_v##V##_f32x2, PER_SM, V, VALUES, float, 2)       \
-    SEVERAL(NAME##_v##V##_f32x4, PER_SM, V, VALUES, float, 4)       \
-    SEVERAL_INSTANCES_F64(NAME, PER_SM, V, VALUES)
+#define SPMM_INSTANCES(NAME, PER_SM, V, VALUES)                  \
+    SPMM(NAME##_v##V##_f32x2, PER_SM, V, VALUES, float, 2)       \
+    SPMM(NAME##_v##V##_f32x4, PER_SM, V, VALUES, float, 4)       \
+    SPMM_INSTANCES_F64(NAME, PER_SM, V, VALUES)
 
-#define SEVERAL_INSTANCES_F64(NAME, PER_SM, V, VALUES) SEVERAL(NAME##_v##V##_f64x2, PER_SM, V, VALUES, double, 2)
+#define SPMM_INSTANCES_F64(NAME, PER_SM, V, VALUES) SPMM(NAME##_v##V##_f64x2, PER_SM, V, VALUES, double, 2)

@@ -1,7 +1,8 @@
 // Packed SELL: see src/formats/psell/mod.rs for the layout. One warp per slice and one lane per row;
 // one warp per piece of a long row.
 //
-// For the kernels of psell_spmv.cu, several modules because each takes seconds to compile.
+// Included by psell_spmv.cu, psell_spmm.cu and psell_window.cu. The first two are several modules,
+// because the kernels for each kind of values take seconds to compile.
 
 #pragma once
 
@@ -162,12 +163,12 @@ __device__ __forceinline__ T add_products(T sum, const T *values, const T *facto
     return sum;
 }
 
-// Calls `step(n, k)`, with a constant n, for k from 0 to `count`: N at a time, then the remainder
-// at once. Fast if `count` is uniform across the warp.
 template <u32 N>
 struct Constant {
     static constexpr u32 value = N;
 };
+
+// Calls `step(left, k)` with `left` <= N as a constant.
 template <u32 N, typename Step>
 __device__ __forceinline__ void rest_at_once(u32 left, u32 k, Step &step) {
     if constexpr (N > 0) {
@@ -175,6 +176,9 @@ __device__ __forceinline__ void rest_at_once(u32 left, u32 k, Step &step) {
         else rest_at_once<N - 1>(left, k, step);
     }
 }
+
+// Calls `step(n, k)`, with a constant n, for k from 0 to `count`: N at a time, then the remainder
+// at once. Fast if `count` is uniform across the warp.
 template <u32 N, typename Step>
 __device__ __forceinline__ void in_batches(u32 count, Step step) {
     u32 k = 0;
@@ -339,7 +343,7 @@ __device__ __forceinline__ T relative_sum(u32 kind, const u8 *index, const Value
     return relative_sum<N, V, R, u32>(index, values, full, width, shift, lane, x);
 }
 
-// Piece of a long row, the work of a warp: `Piece` in src/formats/psell/cuda.rs.
+// Piece of a long row, the work of a warp: `Piece` in src/formats/psell/long.rs.
 struct Piece {
     u64 begin;
     u32 count;

@@ -2,6 +2,7 @@
 
 mod access;
 mod apply;
+mod build;
 #[cfg(feature = "faer")]
 mod faer;
 mod foreign;
@@ -15,23 +16,17 @@ mod update;
 use crate::analysis::{Analysis, RowStats, Structure};
 use crate::device::Device;
 use crate::formats::{Plan, ResidentMatrix, Scaler, Updater};
-use crate::matrix::{CsrMatrix, CsrView, ToCsr};
-use crate::trace::span;
+use crate::matrix::{CsrMatrix, ToCsr};
 use crate::tuning::calibrate::Calibration;
-use crate::tuning::decision::{Decision, Request};
+use crate::tuning::decision::Decision;
 use crate::tuning::explain::{Explanation, Preparation};
-use crate::tuning::lookup::{self, ProfileSource};
-use crate::tuning::plan_timer::PackSource;
-use crate::tuning::select;
-use crate::tuning::stopwatch::timed;
+use crate::tuning::lookup::ProfileSource;
 use crate::{Error, Precision, Scalar, memory};
 use multi::SpmmPacking;
 use once_cell::sync::OnceCell;
-use prepare::Prepared;
 use stage::StagingBuffers;
-use std::borrow::Cow;
 use std::sync::Mutex;
-use transpose::{Transposed, Transposition};
+use transpose::Transposed;
 pub use tuning::Tuning;
 
 /// Sparse matrix operator: a packed matrix in a tuned format, for repeated products.
@@ -329,25 +324,7 @@ impl SparseOpBuilder {
         analysis: &Analysis,
         scalar: crate::ScalarKind,
     ) -> Result<Decision, Error> {
-        let device = self.device.clone().unwrap_or_else(Device::auto);
-        let profile = lookup::find(&device, scalar, self.profile.as_ref())?;
-        let available = device.memory()?;
-        let mut request = Request::new(analysis, scalar, available);
-        request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
-        request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
-        request.deterministic = self.deterministic;
-        request.updatable = self.updatable;
-        request.value_precision = self.value_precision.filter(|p| p.is_narrower_than(scalar));
-        let mut spec = device.spec();
-        if self.deterministic && spec.gpu.is_none() {
-            spec.threads = profile.profile.device.threads;
-        }
-        match &self.tuning {
-            Tuning::Predict | Tuning::Check | Tuning::Calibrate => {
-                select::select(analysis, &spec, profile, request)
-            }
-            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &spec, profile, request),
-        }
+        self.decide_on(&self.device.clone().unwrap_or_else(Device::auto), analysis, scalar)
     }
 
     /// Analyses the matrix, decides, and packs.
@@ -360,19 +337,6 @@ impl SparseOpBuilder {
     /// [`SparseOpBuilder::decide`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<SparseOp<T>, Error> {
         T::build(self, a.to_csr()?.view())
-    }
-
-    pub(crate) fn build_impl<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<SparseOp<T>, Error> {
-        let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
-        let a = self.rounded(a)?;
-        Analysis::check_memory(a.view())?;
-        let ((analysis, there), total) = timed(|| self.analyzed_and_copied(a.view()));
-        let (analysis, analyze) = analysis;
-        let source = PackSource { a: a.view(), there: there.as_ref() };
-        let mut op = self.build_from_source(source, &analysis)?;
-        op.preparation.analyze = analyze;
-        op.preparation.upload += total - analyze;
-        Ok(op)
     }
 
     /// Decides and packs, for a matrix that is analysed already. If a
@@ -389,106 +353,6 @@ impl SparseOpBuilder {
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         T::build_analyzed(self, a.to_csr()?.view(), analysis)
-    }
-
-    pub(crate) fn build_analyzed_impl<T: Scalar>(
-        &self,
-        a: CsrView<'_, T>,
-        analysis: &Analysis,
-    ) -> Result<SparseOp<T>, Error> {
-        self.build_from_source(a.into(), analysis)
-    }
-
-    fn build_from_source<T: Scalar>(
-        &self,
-        source: PackSource<'_, T>,
-        analysis: &Analysis,
-    ) -> Result<SparseOp<T>, Error> {
-        let a = source.a;
-        let rows = &analysis.rows;
-        if (rows.nrows, rows.ncols, rows.nnz) != (a.nrows(), a.ncols(), a.nnz() as u64) {
-            let message = format!(
-                "it is {} x {} with {} entries, but the analysis is of one {} x {} with {}",
-                a.nrows(),
-                a.ncols(),
-                a.nnz(),
-                rows.nrows,
-                rows.ncols,
-                rows.nnz
-            );
-            return Err(Error::InvalidMatrix { format: "analysed", message });
-        }
-        let rounded = self.rounded(a)?;
-        let analysis = match rounded.has_values_of(a) {
-            true => Cow::Borrowed(analysis),
-            false => Cow::Owned(analysis.with_values_of(rounded.view())),
-        };
-        let there = source.there.filter(|_| rounded.has_values_of(a));
-        let (a, analysis) = (rounded.view(), &*analysis);
-        let device = self.device.clone().unwrap_or_else(Device::auto);
-        let reason = match self.build_on(device.clone(), PackSource { a, there }, analysis) {
-            Err(error)
-                if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) =>
-            {
-                error
-            }
-            built => return built,
-        };
-        // Profiles of GPUs do not apply to the CPU.
-        let of_cpu = |given: &ProfileSource| {
-            given.profile().is_ok_and(|profile| profile.device.gpu.is_none())
-        };
-        let profile = self.profile.clone().filter(of_cpu);
-        let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a.into(), analysis)?;
-        op.decision.fallback = Some(reason.to_string());
-        Ok(op)
-    }
-
-    /// True if the CPU may succeed after this error on a GPU.
-    fn is_due_to_gpu(&self, error: &Error) -> bool {
-        match error {
-            Error::GpuMemory { .. } | Error::KernelCompile { .. } | Error::Gpu { .. } => true,
-            Error::MemoryLimit { limit, .. } | Error::NoPlanFits { limit, .. } => {
-                self.memory_limit.is_none_or(|set| *limit < set)
-            }
-            _ => false,
-        }
-    }
-
-    /// Decides and packs for a device.
-    fn build_on<T: Scalar>(
-        &self,
-        device: Device,
-        source: PackSource<'_, T>,
-        analysis: &Analysis,
-    ) -> Result<SparseOp<T>, Error> {
-        let a = source.a;
-        let requested = Transposition::requested(self, a)?;
-        let settings = requested.reserve_memory(self);
-        let Prepared { decision, mut matrix, preparation } =
-            settings.prepare(&device, source, analysis)?;
-        let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a, false));
-        let op = SparseOp {
-            nrows: a.nrows(),
-            ncols: a.ncols(),
-            device,
-            matrix,
-            scaler: Scaler::new(a.nrows()),
-            updater: updater.transpose()?,
-            updated_by_graphs: false,
-            stages: Mutex::default(),
-            rows: analysis.rows.clone(),
-            inserted: 0,
-            structure: analysis.structure.clone(),
-            decision,
-            preparation,
-            settings: self.clone(),
-            transposed: OnceCell::new(),
-            spmm_packing: OnceCell::new(),
-            lazy_packing: Mutex::default(),
-        };
-        requested.prepare(&op)?;
-        Ok(op)
     }
 }
 

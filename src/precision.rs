@@ -3,7 +3,8 @@
 //!
 //! bf16 has the exponents of f32 and 8 bits of significand. f16 (IEEE 754 binary16) has 5 bits of
 //! exponent and 11 of significand. The implicit bit of the significand is counted. All conversions
-//! work on bits, so NaNs keep their payloads.
+//! work on bits, so NaNs keep their payloads. The crate `half`, which rounds an f64 twice and makes
+//! NaNs quiet, is their oracle in the tests.
 
 use crate::parallel;
 use crate::{Scalar, ScalarKind};

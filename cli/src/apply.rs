@@ -21,7 +21,7 @@ Examples:
   sparseop apply cant.mtx | head                       row sums
   sparseop apply cant.mtx --x x.mtx --out y.mtx.zst    a product, compressed
   sparseop apply cant.mtx --plan 'sell(c:32,sigma:512)' --expected-calls 1")]
-pub(super) struct Args {
+pub(super) struct ApplyArgs {
     /// A Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_parser = parser())]
     matrix: MatrixSource,
@@ -57,14 +57,14 @@ struct Applied {
     y: Option<Vec<f64>>,
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &ApplyArgs, console: &Console) -> Result<()> {
     match args.choice.dtype {
         ScalarKind::F32 => apply::<f32>(args, console),
         ScalarKind::F64 => apply::<f64>(args, console),
     }
 }
 
-fn apply<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
+fn apply<T: Scalar>(args: &ApplyArgs, console: &Console) -> Result<()> {
     let builder = args.choice.builder_for(args.plan.as_ref())?;
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let x = match &args.x {

@@ -17,7 +17,7 @@ use std::path::Path;
 /// The device `cpu` is always available and listed first. The environment variable
 /// SPARSEOP_DEVICE=cpu restricts `auto` to it.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct DevicesArgs {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
@@ -53,7 +53,7 @@ struct Missing {
     error: String,
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &DevicesArgs, console: &Console) -> Result<()> {
     list(&Device::Cpu, args, console)?;
     for n in 0..Device::gpu_count() {
         match Device::cuda(n) {
@@ -85,10 +85,10 @@ fn check(name: &str, state: &str, remedy: Option<&str>) -> String {
 }
 
 /// Name, state and remedy of something that devices need.
-type Check = (&'static str, String, Option<String>);
+type StatusLine = (&'static str, String, Option<String>);
 
 /// Driver, NVRTC, and the cache of kernels.
-fn gpu_runtime(runtime: &GpuRuntime) -> [Check; 3] {
+fn gpu_runtime(runtime: &GpuRuntime) -> [StatusLine; 3] {
     let state = |found: &Result<String, String>| match found {
         Ok(found) => found.clone(),
         Err(reason) => format!("none: {reason}"),
@@ -117,7 +117,7 @@ fn gpu_runtime(runtime: &GpuRuntime) -> [Check; 3] {
 }
 
 /// The store of decisions.
-fn decisions() -> Check {
+fn decisions() -> StatusLine {
     match Store::of_user() {
         Some(store) => {
             let folder = store.folder();
@@ -171,7 +171,7 @@ fn profile(device: &Device) -> Result<(String, Option<String>)> {
 }
 
 /// Prints the entry of a device.
-fn list(device: &Device, args: &Args, console: &Console) -> Result<()> {
+fn list(device: &Device, args: &DevicesArgs, console: &Console) -> Result<()> {
     let mut spec = device.spec();
     let (bandwidth, copy_error) = match device.copy_bandwidth() {
         Ok(bandwidth) => (bandwidth, None),
@@ -192,7 +192,7 @@ fn list(device: &Device, args: &Args, console: &Console) -> Result<()> {
 }
 
 /// Prints the entry of a device that is not available.
-fn missing(device: &str, error: String, args: &Args, console: &Console) -> Result<()> {
+fn missing(device: &str, error: String, args: &DevicesArgs, console: &Console) -> Result<()> {
     if args.json {
         return console.print_json(&Missing { device: device.to_owned(), error });
     }

@@ -19,7 +19,7 @@ Examples:
   sparseop gallery list random,seed=1..=40           properties of random matrices
   sparseop gallery write circuit,rows=30k circuit.mtx.zst
   sparseop analyze gallery:circuit,rows=30k          the same without a file")]
-pub(super) struct Args {
+pub(super) struct GalleryArgs {
     #[command(subcommand)]
     command: GalleryCommand,
 }
@@ -48,7 +48,7 @@ enum GalleryCommand {
     },
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &GalleryArgs, console: &Console) -> Result<()> {
     match &args.command {
         GalleryCommand::List { specs, json } => list(&specs.concat(), *json, console),
         GalleryCommand::Write { spec, file, dtype: ScalarKind::F32 } => {

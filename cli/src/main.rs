@@ -52,15 +52,15 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Analyze(analyze::Args),
-    Bench(bench::Args),
-    Apply(apply::Args),
-    Solve(solve::Args),
-    Rank(rank::Args),
-    Tune(tune::Args),
-    Profile(profile::Args),
-    Gallery(gallery::Args),
-    Devices(devices::Args),
+    Analyze(analyze::AnalyzeArgs),
+    Bench(bench::BenchArgs),
+    Apply(apply::ApplyArgs),
+    Solve(solve::SolveArgs),
+    Rank(rank::RankArgs),
+    Tune(tune::TuneArgs),
+    Profile(profile::ProfileArgs),
+    Gallery(gallery::GalleryArgs),
+    Devices(devices::DevicesArgs),
 }
 
 fn main() -> ExitCode {

@@ -24,7 +24,7 @@ Examples:
   sparseop rank web.mtx.gz --top 100 --json          a hundred pages, as JSON
   sparseop rank web.mtx --damping 0.5 --out r.mtx    all ranks, to a file
   sparseop rank gallery:rmat,values=pattern          a generated graph")]
-pub(super) struct Args {
+pub(super) struct RankArgs {
     /// A square Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_name = "GRAPH", value_parser = parser())]
     graph: MatrixSource,
@@ -82,7 +82,7 @@ fn parse_damping(text: &str) -> Result<f64, String> {
     damping.ok_or_else(|| "write a number of at least 0 and below 1, such as 0.85".to_owned())
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &RankArgs, console: &Console) -> Result<()> {
     match args.choice.dtype {
         ScalarKind::F32 => rank::<f32>(args, console),
         ScalarKind::F64 => rank::<f64>(args, console),
@@ -112,7 +112,7 @@ fn check_weights<T: Scalar>(graph: &CsrMatrix<T>) -> Result<()> {
     Ok(())
 }
 
-fn rank<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
+fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
     let builder = args.choice.builder()?;
     let graph = args.graph.load::<T>(console)?;
     check_weights(&graph)?;

@@ -115,7 +115,7 @@ fn results_without_convergence_are_written_and_exit_with_1() {
     assert_eq!(numbers(&x).len(), 400);
 }
 
-/// Symmetric matrix with a positive diagonal and the eigenvalues (3 - √17) / 2 and (3 + √17) / 2.
+/// Symmetric matrix with a positive diagonal and the eigenvalues (3 ± √17) / 2, one below 0.
 const INDEFINITE: &str =
     "%%MatrixMarket matrix coordinate real symmetric\n2 2 3\n1 1 1\n2 1 2\n2 2 2\n";
 

@@ -30,7 +30,7 @@ pub(crate) struct Panel {
 impl Panel {
     /// Returns the panel that begins with row `first`, in windows of at most `widest` columns, a
     /// multiple of 8.
-    pub(crate) fn at(rows: &Rows<'_>, first: usize, widest: u32) -> Self {
+    pub(crate) fn at(rows: &PanelRows<'_>, first: usize, widest: u32) -> Self {
         let row_ptr = rows.a.row_ptr();
         let (mut min, mut max) = (u32::MAX, 0);
         let (mut end, mut windows) = (first, 0);
@@ -76,7 +76,7 @@ fn span(min: u32, max: u32) -> u64 {
 }
 
 /// Rows of a matrix, as input for building panels.
-pub(crate) struct Rows<'a> {
+pub(crate) struct PanelRows<'a> {
     a: CsrColumns<'a>,
     sorted: bool,
     /// Sampling distance in rows: one row in `sampling` is examined; `usize::MAX` examines every
@@ -84,7 +84,7 @@ pub(crate) struct Rows<'a> {
     sampling: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> PanelRows<'a> {
     /// Exact panels of a matrix whose column indices do not decrease within a row.
     pub(crate) fn sorted(a: CsrColumns<'a>) -> Self {
         Self { a, sorted: true, sampling: usize::MAX }
@@ -187,7 +187,7 @@ fn windows(a: CsrColumns<'_>, columns: u32) -> (f64, f64, bool) {
     /// Rows of a panel whose runs are counted, and the number of entries after which counting ends.
     const ROWS: usize = 64;
     const ENTRIES: usize = 1 << 13;
-    let rows = Rows { a, sorted: false, sampling: REACHES };
+    let rows = PanelRows { a, sorted: false, sampling: REACHES };
     let sampled = parallel::map(PANELS, 1, |i| {
         let panel = Panel::at(&rows, a.nrows() * i / PANELS, columns);
         let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
@@ -267,7 +267,7 @@ mod tests {
     use crate::matrix::{CsrMatrix, gallery};
 
     fn panels(a: &CsrMatrix<f32>, widest: u32) -> Vec<Panel> {
-        let rows = Rows::sorted(a.view().columns());
+        let rows = PanelRows::sorted(a.view().columns());
         let mut panels: Vec<Panel> = Vec::new();
         while panels.last().map_or(0, |panel| panel.rows.end) < a.nrows() {
             let first = panels.last().map_or(0, |panel| panel.rows.end);

@@ -20,7 +20,7 @@ mod symmetry;
 pub(crate) mod value_set;
 
 pub use blocking::{Blocking, Blocks};
-pub(crate) use blocking::{Panel, Rows};
+pub(crate) use blocking::{Panel, PanelRows};
 pub use blocks::BlockFill;
 use contiguity::Contiguity;
 pub use distinct::Distinct;

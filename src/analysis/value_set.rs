@@ -62,61 +62,35 @@ impl ValueSet {
         Self { slots, zero, len: keys + usize::from(zero) }
     }
 
-    /// Adds `values` until there are more than [`DICTIONARY`].
-    ///
-    /// Repeated values mostly repeat in the order of the rows. A segment of values is compared with
-    /// the values one period earlier, and is looked up only if it differs. The period is then the
-    /// distance to the previous occurrence of the last few values (Lempel and Ziv, A universal
-    /// algorithm for sequential data compression, 1977).
+    /// Adds `values` until there are more than [`DICTIONARY`]: some 2 ns each.
     pub(crate) fn add<T: Scalar>(&mut self, values: &[T]) {
-        /// Values that are compared at once.
+        /// Values between two tests of the limit, which is exceeded by at most as many.
         const SEGMENT: usize = 16;
-        /// Successive segments that differ before the search for periods other than 1 is given up.
-        const PATIENCE: usize = 16;
-        let mut phrases = Phrases { last: 0, ends: [0; Phrases::COUNT] };
-        let (mut period, mut different) = (1, 0);
-        for (start, segment) in (0usize..).step_by(SEGMENT).zip(values.chunks(SEGMENT)) {
-            let before = start.checked_sub(period).map(|before| &values[before..]);
-            if before.is_some_and(|before| same_bits(segment, before)) {
-                different = 0;
-                continue;
-            }
+        for segment in values.chunks(SEGMENT) {
             if self.is_full() {
                 return;
             }
-            different += 1;
-            if different > PATIENCE {
-                period = 1;
-                for value in segment {
-                    self.insert(value.bits());
-                }
-                continue;
-            }
-            for (at, value) in (start + 1..).zip(segment) {
-                period = phrases.distance(at, self.insert(value.bits()));
-            }
+            segment.iter().for_each(|value| self.insert(value.bits()));
         }
     }
 
-    /// Adds a value. Returns a number below [`SLOTS`] that is unique to the value, except for that
-    /// of zero.
+    /// Adds a value.
     #[inline]
-    fn insert(&mut self, bits: u64) -> usize {
-        let mut slot = hash(bits);
+    fn insert(&mut self, bits: u64) {
         if bits == 0 {
             self.len += usize::from(!self.zero);
             self.zero = true;
-            return slot;
+            return;
         }
+        let mut slot = hash(bits);
         while self.slots[slot] != bits {
             if self.slots[slot] == 0 {
                 self.slots[slot] = bits;
                 self.len += 1;
-                return slot;
+                return;
             }
             slot = (slot + 1) % SLOTS;
         }
-        slot
     }
 
     /// True if there are more than [`DICTIONARY`] values.
@@ -156,35 +130,6 @@ impl ValueSet {
     pub(crate) fn is_one<T: Scalar>(&self) -> bool {
         self.len == 1 && self.slots.contains(&T::ONE.bits())
     }
-}
-
-/// Previous occurrences of the last few values.
-struct Phrases {
-    /// Numbers of the last values, 16 bits each.
-    last: u64,
-    /// End of the latest occurrence of such numbers, by their hash.
-    ends: [u32; Self::COUNT],
-}
-
-impl Phrases {
-    const COUNT: usize = 256;
-
-    /// Distance from position `at`, counted from 1, to the previous end of the last four values,
-    /// the latest of which has this number. A guess between 1 and `at`.
-    #[inline]
-    fn distance(&mut self, at: usize, number: usize) -> usize {
-        self.last = self.last << 16 | number as u64;
-        let end = &mut self.ends
-            [(self.last.wrapping_mul(SPREAD) >> (u64::BITS - Self::COUNT.ilog2())) as usize];
-        at - std::mem::replace(end, at as u32) as usize
-    }
-}
-
-/// True if `others` begins with values that have the bits of `values`.
-#[inline]
-fn same_bits<T: Scalar>(values: &[T], others: &[T]) -> bool {
-    // All pairs are compared, without an early exit, so that the loop is vectorised.
-    values.iter().zip(others).fold(0, |other, (a, b)| other | (a.bits() ^ b.bits())) == 0
 }
 
 #[cfg(test)]

@@ -80,17 +80,18 @@ proptest! {
         breaks in prop::collection::vec((0usize..3000, 0u16..2000), 0..400),
         len in 0usize..3000,
     ) {
-        let mut values: Vec<f32> = (0..len).map(|i| f32::from(pattern[i % pattern.len()])).collect();
+        let value = |i: usize| f32::from(pattern[i % pattern.len()]);
+        let mut values: Vec<f32> = (0..len).map(value).collect();
         for (place, value) in breaks {
             if let Some(old) = values.get_mut(place) {
                 *old = f32::from(value);
             }
         }
-        let kept = values.iter().map(|value| value.to_bits()).collect::<BTreeSet<_>>();
+        let kept: BTreeSet<u64> = values.iter().map(|value| value.to_bits().into()).collect();
         let set = of(&values);
         prop_assert_eq!(set.count(), (kept.len() <= DICTIONARY).then_some(kept.len()));
         if set.count().is_some() {
-            prop_assert_eq!(set.bits().collect::<BTreeSet<_>>(), kept.iter().map(|&bits| bits.into()).collect());
+            prop_assert_eq!(set.bits().collect::<BTreeSet<u64>>(), kept);
         }
     }
 }

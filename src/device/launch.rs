@@ -37,6 +37,11 @@ impl<T> Ptr<T> {
         Self(address, PhantomData)
     }
 
+    /// The same address, of elements of another type.
+    pub(crate) const fn cast<U>(self) -> Ptr<U> {
+        Ptr::from_address(self.0)
+    }
+
     /// Address of the element `count` elements further on.
     pub(crate) const fn add(self, count: usize) -> Self {
         Self::from_address(self.0 + (count * size_of::<T>()) as u64)
@@ -65,6 +70,12 @@ impl<T> Arg for Ptr<T> {
     fn bits(self) -> u64 {
         self.0
     }
+}
+
+/// Parameters of a kernel.
+pub(crate) trait Params {
+    /// Adds them to a launch, in order.
+    fn add_to(self, launch: Launch) -> Launch;
 }
 
 /// Grid and parameters of a launch. Plain data, without allocation.
@@ -100,9 +111,15 @@ impl Launch {
         self
     }
 
+    /// Adds the parameters of a kernel.
+    #[must_use]
+    pub(crate) fn with(self, params: impl Params) -> Self {
+        params.add_to(self)
+    }
+
     /// Adds a parameter.
     #[must_use]
-    pub(crate) fn arg(mut self, value: impl Arg) -> Self {
+    pub(super) fn arg(mut self, value: impl Arg) -> Self {
         self.args[self.len] = value.bits();
         self.len += 1;
         self

@@ -12,6 +12,7 @@ mod foreign;
 #[doc(hidden)]
 pub mod fused;
 mod kernel_log;
+pub(crate) mod kernels;
 mod launch;
 mod module;
 mod residency;

@@ -140,7 +140,7 @@ impl RowKernel {
         self.residency
     }
 
-    /// Enqueues a launch whose parameters lack the last one, the shares of the matrix that stay.
+    /// Enqueues a launch.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl RowKernel {
         launch: Launch,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.of(out)?.launch(queue, launch.arg(self.residency.shares())) }
+        unsafe { self.of(out)?.launch(queue, launch) }
     }
 
     /// Returns the kernel that stores row sums to `out`.

@@ -1,6 +1,6 @@
 //! Multivectors of SpMM in GPU memory.
 
-use crate::device::{Launch, Ptr};
+use crate::device::Ptr;
 use crate::{Scalar, ScalarKind};
 
 /// Largest number of bytes of `x` that the lanes of a row load together: a cache line.
@@ -38,15 +38,8 @@ impl<T: Scalar> DeviceVectors<T> {
         Self::UNITS.iter().find(fits).copied()
     }
 
-    /// Adds the kernel parameters of the vectors, for units of `unit` vectors.
-    pub(crate) fn args(&self, launch: Launch, unit: usize) -> Launch {
-        let launch = launch.arg(self.x).arg((self.stride / unit) as u32).arg(self.y);
-        let launch = launch.arg(self.row as u64).arg(self.vector as u64).arg(self.count as u32);
-        launch.arg(u32::from(self.is_whole(unit)))
-    }
-
-    /// True if `y` can be stored in such units.
-    fn is_whole(&self, unit: usize) -> bool {
+    /// True if `y` can be stored in units of `unit` vectors.
+    pub(crate) fn is_whole(&self, unit: usize) -> bool {
         let whole = self.row.is_multiple_of(unit) && self.count.is_multiple_of(unit);
         whole && self.vector == 1 && is_aligned(self.y, unit)
     }

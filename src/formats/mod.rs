@@ -10,7 +10,7 @@ mod chunks;
 mod constants;
 pub mod coo;
 pub mod csr;
-mod device_csr;
+mod csr_source;
 mod device_vectors;
 pub mod dia;
 pub mod ell;
@@ -35,7 +35,7 @@ mod work;
 
 pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
-pub(crate) use device_csr::DeviceCsr;
+pub(crate) use csr_source::CsrSource;
 pub(crate) use device_vectors::DeviceVectors;
 pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use plan_text::PlanArgs;
@@ -43,7 +43,7 @@ pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
-pub(crate) use spmm::{DeviceSpmm, HostSpmm, Shape, SpmmData, has_spmm, spmm_plan};
+pub(crate) use spmm::{DeviceSpmm, HostSpmm, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
 pub(crate) use update::{Arrays, NoArrays, Updater};
 pub use work::Work;
@@ -57,19 +57,20 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 registry::registry! {
-    csr => Csr,
-    ell => Ell,
-    sell => Sell,
-    psell => Psell,
-    jds => Jds,
-    hyb => Hyb,
-    coo => Coo,
-    tiles => Tiles,
-    blocked => Blocked,
-    dia => Dia,
+    csr => Csr(CsrPlan),
+    ell => Ell(EllPlan),
+    sell => Sell(SellPlan),
+    psell => Psell(PsellPlan),
+    jds => Jds(JdsPlan),
+    hyb => Hyb(HybPlan),
+    coo => Coo(CooPlan),
+    tiles => Tiles(TilesPlan),
+    blocked => Blocked(BlockedPlan),
+    dia => Dia(DiaPlan),
 }
 
 /// A storage format. Implemented by the unit struct at the top of each format's folder.
@@ -91,8 +92,8 @@ pub(crate) trait Format: 'static {
     /// Candidate plans for a matrix on a kind of device.
     fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self::Plan>;
 
-    /// Work and memory traffic of one SpMV. Pure, computed without packing, and exact unless
-    /// [`Format::is_exact`] returns false.
+    /// Work and memory traffic of one SpMV. Pure, computed without packing, and exact within
+    /// [`Format::estimate_bounds`].
     fn work(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Work;
 
     /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
@@ -117,10 +118,10 @@ pub(crate) trait Format: 'static {
         None
     }
 
-    /// True if [`Format::work`] equals the packed size to the byte. Otherwise at most twice as
-    /// much is packed.
-    fn is_exact(_: &Self::Plan, _: &Analysis) -> bool {
-        true
+    /// Bounds of the bytes that [`Format::work`] states, as multiples of the bytes that are packed.
+    /// `1.0..=1.0` if they are equal.
+    fn estimate_bounds(_: &Self::Plan, _: &Analysis) -> RangeInclusive<f64> {
+        1.0..=1.0
     }
 
     /// True if every SpMV gives the same bits, on every device.
@@ -138,6 +139,11 @@ pub(crate) trait Format: 'static {
     /// used only on request.
     fn eligible(_: &Self::Plan, _: Target) -> bool {
         true
+    }
+
+    /// Plan for SpMM with a matrix, if the format has kernels for it on such a device.
+    fn spmm_plan(_: &Analysis, _: Target) -> Option<Self::Plan> {
+        None
     }
 
     /// Time of an SpMV on an H200, in µs: an estimate from exact quantities, bytes, rows,
@@ -166,7 +172,7 @@ pub(crate) trait Format: 'static {
     fn pack_on_device<T: Scalar>(
         _: &Self::Plan,
         _: CsrView<'_, T>,
-        _: &DeviceCsr<T>,
+        _: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
         Ok(None)
     }

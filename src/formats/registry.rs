@@ -1,9 +1,9 @@
 //! The macro that makes the types of all formats from their list.
 
-/// Declares `FormatKind` and `Plan` with a variant for each format of the list, from its module and
-/// its unit struct, and the functions that call the format of a plan.
+/// Declares `FormatKind` and `Plan` with a variant for each format of the list, from its module,
+/// its unit struct and its plan, and the functions that call the format of a plan.
 macro_rules! registry {
-    ($($module:ident => $Format:ident),+ $(,)?) => {
+    ($($module:ident => $Format:ident($Plan:ident)),+ $(,)?) => {
         /// The storage formats. Ties between plans are broken in this order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
@@ -35,7 +35,7 @@ macro_rules! registry {
         #[derive(Debug, Clone, PartialEq)]
         #[non_exhaustive]
         pub enum Plan {
-            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format($module::Plan)),+
+            $(#[doc = concat!("See [`", stringify!($module), "`].")] $Format($module::$Plan)),+
         }
 
         impl Plan {
@@ -54,14 +54,17 @@ macro_rules! registry {
             /// Work and memory traffic of one SpMV under this plan, computed without packing.
             #[doc(hidden)]
             pub fn work(&self, analysis: &Analysis, scalar: ScalarKind) -> Work {
-                match self { $(Self::$Format(plan) => $module::$Format::work(plan, analysis, scalar)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::work(plan, analysis, scalar)),+
+                }
             }
 
-            /// True if [`Plan::work`] gives the bytes of the packed matrix exactly. Otherwise at
-            /// most twice as many are packed.
+            /// Bounds of the bytes of [`Plan::work`], as multiples of the bytes that are packed.
             #[doc(hidden)]
-            pub fn is_exact(&self, analysis: &Analysis) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::is_exact(plan, analysis)),+ }
+            pub fn estimate_bounds(&self, analysis: &Analysis) -> RangeInclusive<f64> {
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::estimate_bounds(plan, analysis)),+
+                }
             }
 
             /// Reason why no matrix with this analysis can be packed under this plan, if any.
@@ -93,28 +96,53 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
             }
 
+            /// Plan for SpMM with a matrix: of the first format that has kernels for it.
+            pub(crate) fn for_spmm(analysis: &Analysis, on: Target) -> Self {
+                let plans = [$($module::$Format::spmm_plan(analysis, on).map(Self::$Format)),+];
+                plans.into_iter().flatten().next().expect("CSR has it on CPUs, packed SELL on GPUs")
+            }
+
+            /// True if the format has kernels for SpMM on such a device.
+            pub(crate) fn has_spmm(&self, analysis: &Analysis, on: Target) -> bool {
+                match self {
+                    $(Self::$Format(_) => $module::$Format::spmm_plan(analysis, on).is_some()),+
+                }
+            }
+
             /// Time of an SpMV on an H200, in µs: an estimate from exact quantities.
             pub(crate) fn estimate_us(&self, analysis: &Analysis, work: &Work) -> f64 {
-                match self { $(Self::$Format(plan) => $module::$Format::estimate_us(plan, analysis, work)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::estimate_us(plan, analysis, work)),+
+                }
             }
 
             /// Candidate plans of all formats on a kind of device, in registry order.
             #[doc(hidden)]
             pub fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self> {
                 let mut all = Vec::new();
-                $(all.extend($module::$Format::candidates(analysis, weights, on).into_iter().map(Self::$Format));)+
+                $(
+                    let plans = $module::$Format::candidates(analysis, weights, on);
+                    all.extend(plans.into_iter().map(Self::$Format));
+                )+
                 all
             }
 
             /// Kernel whose matrices are prepared like those of the plan, if that is not the kernel
             /// `measured`, which predicts its products.
             pub(crate) fn preparation(&self, on: Target, measured: &str) -> Option<&'static str> {
-                match self { $(Self::$Format(plan) => $module::$Format::preparation(plan, on, measured)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::preparation(plan, on, measured)),+
+                }
             }
 
             /// Packs a matrix.
-            pub(crate) fn pack<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<Box<dyn HostMatrix<T>>, Error> {
-                match self { $(Self::$Format(plan) => Ok(Box::new($module::$Format::pack(plan, a)?))),+ }
+            pub(crate) fn pack<T: Scalar>(
+                &self,
+                a: CsrView<'_, T>,
+            ) -> Result<Box<dyn HostMatrix<T>>, Error> {
+                match self {
+                    $(Self::$Format(plan) => Ok(Box::new($module::$Format::pack(plan, a)?))),+
+                }
             }
 
             /// True if a GPU packs a matrix itself, from CSR in its memory.
@@ -126,14 +154,18 @@ macro_rules! registry {
             pub(crate) fn pack_on_device<T: Scalar>(
                 &self,
                 a: CsrView<'_, T>,
-                there: &DeviceCsr<T>,
+                there: &CsrSource<T>,
             ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-                match self { $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a, there)),+ }
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a, there)),+
+                }
             }
 
             fn parse(name: &str, args: &mut PlanArgs<'_>) -> Option<Result<Self, Error>> {
                 match name {
-                    $(stringify!($module) => Some($module::$Format::parse(args).map(Self::$Format)),)+
+                    $(stringify!($module) => {
+                        Some($module::$Format::parse(args).map(Self::$Format))
+                    })+
                     _ => None,
                 }
             }
@@ -150,7 +182,9 @@ macro_rules! registry {
 
         impl Display for Plan {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self { $(Self::$Format(plan) => write!(f, "{}{plan}", stringify!($module))),+ }
+                match self {
+                    $(Self::$Format(plan) => write!(f, "{}{plan}", stringify!($module))),+
+                }
             }
         }
 

@@ -1,6 +1,6 @@
 //! A packed matrix, resident in host memory or in GPU memory.
 
-use super::{DeviceCsr, DeviceMatrix, HostMatrix, Plan, Scaler, ValueStorage};
+use super::{CsrSource, DeviceMatrix, HostMatrix, Plan, Scaler, ValueStorage};
 use crate::device::{Device, DeviceVec, Gpu, Queue, Residency, Scaling, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
@@ -46,7 +46,7 @@ impl<T: Scalar> ResidentMatrix<T> {
     pub(crate) fn packed_on_device(
         plan: &Plan,
         a: CsrView<'_, T>,
-        there: &DeviceCsr<T>,
+        there: &CsrSource<T>,
     ) -> Result<Option<Self>, Error> {
         Ok(plan.pack_on_device(a, there)?.map(|packed| Self::Gpu(there.gpu, packed)))
     }

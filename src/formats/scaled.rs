@@ -2,7 +2,7 @@
 
 use super::{DeviceMatrix, HostMatrix};
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{Gpu, Kernel, Launch, Out, Ptr, Queue, Scaling, Scratch};
+use crate::device::{Gpu, Kernel, Launch, Out, Ptr, Queue, Scaling, Scratch, kernels};
 use crate::{Error, Scalar, memory};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -22,12 +22,12 @@ pub(crate) struct Scaler<T> {
     parts: Box<[usize]>,
     /// On the CPU, the buffers that are not in use: as many as SpMVs ran at the same time.
     products: Mutex<Vec<Vec<T>>>,
-    on_gpu: OnceLock<OnGpu<T>>,
+    on_gpu: OnceLock<GpuScaler<T>>,
 }
 
 /// The GPU side of a [`Scaler`].
 #[derive(Debug)]
-struct OnGpu<T> {
+struct GpuScaler<T> {
     product: Scratch<T>,
     kernel: Kernel,
 }
@@ -200,19 +200,20 @@ impl<T: Scalar> Scaler<T> {
                 let rows = LAUNCH_ROWS.min(self.nrows - first);
                 // Without a product the kernel only multiplies `y`.
                 let product = if needed { product.add(first) } else { product };
-                let launch = Launch::over(rows, 1).arg(product).arg(rows as u32);
-                kernel.launch(queue, Out::scaled(y.add(first), by).to(launch))?;
+                let out = Out::scaled(y.add(first), by);
+                let params = kernels::scaled::Scaled { product, nrows: rows as u32, out };
+                kernel.launch(queue, Launch::over(rows, 1).with(params))?;
             }
             drop(turn);
             Ok(())
         }
     }
 
-    fn on_gpu(&self, gpu: Gpu) -> Result<&OnGpu<T>, Error> {
+    fn on_gpu(&self, gpu: Gpu) -> Result<&GpuScaler<T>, Error> {
         if let Some(made) = self.on_gpu.get() {
             return Ok(made);
         }
         let kernel = gpu.kernel("scaled", &format!("scaled_{}", T::KIND))?;
-        Ok(self.on_gpu.get_or_init(|| OnGpu { product: Scratch::new(gpu, self.nrows), kernel }))
+        Ok(self.on_gpu.get_or_init(|| GpuScaler { product: Scratch::new(gpu, self.nrows), kernel }))
     }
 }

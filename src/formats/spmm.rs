@@ -8,11 +8,10 @@
 use super::constants::TILE_BYTES;
 use super::csr::HostVectors;
 use super::scaled::Scaler;
-use super::{DeviceVectors, Plan, ResidentMatrix, csr, psell};
-use crate::analysis::Analysis;
+use super::{DeviceVectors, ResidentMatrix};
 use crate::device::cpu::Output;
 use crate::device::{
-    BLOCK, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream,
+    BLOCK, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream, kernels,
 };
 use crate::memory::try_zeroed;
 use crate::parallel;
@@ -97,7 +96,7 @@ impl<V> Multivector<V> {
 
 /// Shape of the operands of an SpMM.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct SpmmShape {
     /// Number of vectors.
     pub(crate) count: usize,
     /// Elements of each vector of `x`: the number of columns of the matrix.
@@ -108,7 +107,7 @@ pub(crate) struct Shape {
     pub(crate) layout: Layout,
 }
 
-impl Shape {
+impl SpmmShape {
     /// Strides of `x` and of `y`: distance to the next element of the same vector, and to the same
     /// element of the next vector.
     fn strides(&self) -> ([usize; 2], [usize; 2]) {
@@ -156,7 +155,7 @@ pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
 pub(crate) enum SpmmData<T: Scalar> {
     /// Tiles that are not in use: as many as were used at the same time.
     Host(Mutex<Vec<Vec<T>>>),
-    Gpu(Box<OnGpu<T>>),
+    Gpu(Box<GpuSpmm<T>>),
 }
 
 impl<T: Scalar> SpmmData<T> {
@@ -170,7 +169,7 @@ impl<T: Scalar> SpmmData<T> {
         Ok(match matrix {
             ResidentMatrix::Host(matrix) => matrix.spmm().map(|_| Self::Host(Mutex::default())),
             ResidentMatrix::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu)? {
-                Some(spmm) => Some(Self::Gpu(Box::new(OnGpu::new(spmm, *gpu, ncols)?))),
+                Some(spmm) => Some(Self::Gpu(Box::new(GpuSpmm::new(spmm, *gpu, ncols)?))),
                 None => None,
             },
         })
@@ -185,22 +184,6 @@ impl<T: Scalar> SpmmData<T> {
     }
 }
 
-/// Plan for SpMM with an analysed matrix on a device.
-pub(crate) fn spmm_plan(analysis: &Analysis, device: &Device) -> Plan {
-    match device {
-        Device::Cpu => Plan::Csr(csr::Plan::Scalar),
-        Device::Cuda(_) => Plan::Psell(psell::Plan::for_spmm(analysis)),
-    }
-}
-
-/// True if a plan supports SpMM on a device.
-pub(crate) fn has_spmm(plan: &Plan, device: &Device) -> bool {
-    match device {
-        Device::Cpu => matches!(plan, Plan::Csr(_)),
-        Device::Cuda(_) => matches!(plan, Plan::Psell(_)),
-    }
-}
-
 impl<T: Scalar> ResidentMatrix<T> {
     /// Computes the SpMM with multivectors in host memory, for a matrix in host memory.
     ///
@@ -212,14 +195,14 @@ impl<T: Scalar> ResidentMatrix<T> {
     pub(crate) fn multiply_multivector(
         &self,
         data: &SpmmData<T>,
-        shape: Shape,
+        shape: SpmmShape,
         x: &[T],
         y: &mut [T],
     ) -> Result<(), Error> {
         let (Self::Host(matrix), SpmmData::Host(tiles)) = (self, data) else {
             unreachable!("the caller has a matrix in host memory")
         };
-        let Some(spmm) = matrix.spmm() else { unreachable!("`several` was made for it") };
+        let Some(spmm) = matrix.spmm() else { unreachable!("`data` was made for it") };
         let (_, [row, vector]) = shape.strides();
         let multiply = |x: &[T], stride, count, y: &mut [T]| {
             let y = Output::new(y);
@@ -251,13 +234,13 @@ impl<T: Scalar> ResidentMatrix<T> {
     ///
     /// # Safety
     ///
-    /// `several` belongs to this matrix. `x` and `y` have the lengths given by `shape` and do not
+    /// `data` belongs to this matrix. `x` and `y` have the lengths given by `shape` and do not
     /// overlap; they and the matrix live until the SpMM is done.
     pub(crate) unsafe fn enqueue_spmm_at(
         &self,
         data: &SpmmData<T>,
         queue: &Queue,
-        shape: Shape,
+        shape: SpmmShape,
         x: Ptr<T>,
         y: Ptr<T>,
     ) -> Result<(), Error> {
@@ -281,7 +264,7 @@ impl<T: Scalar> ResidentMatrix<T> {
         &self,
         data: &SpmmData<T>,
         stream: &Stream,
-        shape: Shape,
+        shape: SpmmShape,
         x: &DeviceVec<T>,
         y: &mut DeviceVec<T>,
         scaled: Option<(&Scaler<T>, Scaling<'_, T>)>,
@@ -344,14 +327,14 @@ fn side_by_side<T: Scalar>(x: &[T], len: usize, count: usize, tile: &mut [T]) {
 
 /// SpMM on a GPU, with the means to bring vectors into row-major order.
 #[derive(Debug)]
-pub(crate) struct OnGpu<T: Scalar> {
+pub(crate) struct GpuSpmm<T: Scalar> {
     spmm: Box<dyn DeviceSpmm<T>>,
     /// Kernel that copies vectors to row-major order.
     kernel: Kernel,
     tile: Scratch<T>,
 }
 
-impl<T: Scalar> OnGpu<T> {
+impl<T: Scalar> GpuSpmm<T> {
     /// Number of vectors of a tile.
     const WIDTH: usize = TILE_BYTES / size_of::<T>();
 
@@ -372,7 +355,7 @@ impl<T: Scalar> OnGpu<T> {
     pub(crate) unsafe fn multiply(
         &self,
         queue: &Queue,
-        shape: Shape,
+        shape: SpmmShape,
         x: Ptr<T>,
         y: Ptr<T>,
     ) -> Result<(), Error> {
@@ -417,10 +400,17 @@ impl<T: Scalar> OnGpu<T> {
         pass: DeviceVectors<T>,
     ) -> Result<usize, Error> {
         let width = pass.count.next_power_of_two().max(2);
-        let launch = Launch::new(ncols.div_ceil(BLOCK as usize) as u32, BLOCK).arg(pass.x);
-        let launch = launch.arg(element as u64).arg(next as u64).arg(ncols as u32);
-        let launch = launch.arg(pass.count as u32).arg(width as u32).arg(tile);
-        // SAFETY: these are the parameters of `tile`; the memory is the caller's promise.
+        let launch = Launch::new(ncols.div_ceil(BLOCK as usize) as u32, BLOCK);
+        let launch = launch.with(kernels::tile::Tile {
+            x: pass.x,
+            element: element as u64,
+            vector: next as u64,
+            len: ncols as u32,
+            count: pass.count as u32,
+            width: width as u32,
+            tile,
+        });
+        // SAFETY: this is the kernel `tile`; the memory is the caller's promise.
         unsafe { self.kernel.launch(queue, launch)? };
         Ok(width)
     }

@@ -12,7 +12,7 @@ use super::units::{PER_THREAD, Units};
 use super::{Access, Plan, ResidentMatrix};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream};
+use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream, kernels};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar, memory};
 use std::sync::Arc;
@@ -37,7 +37,8 @@ impl NoArrays {
     pub(crate) const ELSEWHERE: Self = Self("a part of the matrix is in the memory of the host");
     /// On a GPU it is unknown without waiting if numbers fit fewer bytes.
     const UNCHECKED: Self = Self(
-        "it stores them in fewer bytes or as codes, and those in the memory of the GPU cannot be checked on the way; `update_values` takes them from the host",
+        "it stores them in fewer bytes or as codes, and those in the memory of the GPU cannot be \
+         checked on the way; `update_values` takes them from the host",
     );
     /// There are more new values than codes.
     const TOO_MANY_VALUES: Self =
@@ -54,7 +55,7 @@ impl NoArrays {
 pub(crate) struct Updater {
     nnz: usize,
     pattern: Fingerprint,
-    place: Place,
+    place: SlotMap,
     storage: ValueStorage,
     plan: String,
 }
@@ -62,12 +63,12 @@ pub(crate) struct Updater {
 /// Slot of every entry, in the memory of the device. None if values are in the order of the
 /// entries.
 #[derive(Debug)]
-enum Place {
+enum SlotMap {
     Host(Option<Vec<u32>>),
     Gpu(Option<Arc<Units>>, Kernel),
 }
 
-impl Place {
+impl SlotMap {
     /// Slots of encoded values. None if there are too many to count.
     fn encoded<T: Scalar>(
         matrix: &mut ResidentMatrix<T>,
@@ -121,7 +122,7 @@ impl Updater {
             plan: plan.to_string(),
         };
         if storage != ValueStorage::Plain {
-            return Place::encoded(matrix, storage)?
+            return SlotMap::encoded(matrix, storage)?
                 .map(made)
                 .ok_or_else(|| refused(NoArrays::TOO_MANY));
         }
@@ -139,10 +140,10 @@ impl Updater {
             _ => Some(slots(plan, a)?.map_err(refused)?),
         };
         let place = match gpu {
-            None => Place::Host(slots),
+            None => SlotMap::Host(slots),
             Some(gpu) => {
                 let slots = slots.map(|slots| Units::upload(gpu, slots)).transpose()?;
-                Place::Gpu(slots, gpu.kernel("update", &format!("update_{}", T::KIND))?)
+                SlotMap::Gpu(slots, gpu.kernel("update", &format!("update_{}", T::KIND))?)
             }
         };
         Ok(made(place))
@@ -151,8 +152,8 @@ impl Updater {
     /// Bytes of device memory.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.place {
-            Place::Host(slots) => slots.as_ref().map_or(0, |slots| size_of_val(&**slots) as u64),
-            Place::Gpu(slots, _) => slots.as_ref().map_or(0, |slots| slots.bytes()),
+            SlotMap::Host(slots) => slots.as_ref().map_or(0, |slots| size_of_val(&**slots) as u64),
+            SlotMap::Gpu(slots, _) => slots.as_ref().map_or(0, |slots| slots.bytes()),
         }
     }
 
@@ -201,12 +202,12 @@ impl Updater {
             }
         }
         match (matrix, &self.place) {
-            (ResidentMatrix::Host(matrix), Place::Host(slots)) => {
+            (ResidentMatrix::Host(matrix), SlotMap::Host(slots)) => {
                 let arrays = matrix.values_mut().expect("it had them when this was made");
                 scatter(slots.as_deref(), values, arrays);
                 Ok(())
             }
-            (ResidentMatrix::Gpu(gpu, matrix), Place::Gpu(..)) => {
+            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => {
                 gpu.synchronize()?;
                 let arrays = matrix.values().expect("as above");
                 // SAFETY: the arrays have every slot, and nothing else is running.
@@ -223,7 +224,7 @@ impl Updater {
         values: Narrowed<Vec<u16>, Vec<f32>>,
     ) -> Result<(), Error> {
         match (matrix, &self.place) {
-            (ResidentMatrix::Host(matrix), Place::Host(slots)) => {
+            (ResidentMatrix::Host(matrix), SlotMap::Host(slots)) => {
                 let slots = slots.as_deref();
                 match (values, matrix.encoded_mut().and_then(|encoded| encoded.narrow_mut())) {
                     (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
@@ -236,7 +237,7 @@ impl Updater {
                 }
                 Ok(())
             }
-            (ResidentMatrix::Gpu(gpu, matrix), Place::Gpu(..)) => {
+            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => {
                 gpu.synchronize()?;
                 // SAFETY: the arrays have every slot, and nothing else is running.
                 unsafe {
@@ -263,7 +264,7 @@ impl Updater {
         dictionary: Vec<T>,
     ) -> Result<(), Error> {
         match (matrix, &self.place) {
-            (ResidentMatrix::Host(matrix), Place::Host(slots)) => {
+            (ResidentMatrix::Host(matrix), SlotMap::Host(slots)) => {
                 let encoded = matrix.encoded_mut().expect("it was when this was made");
                 if let Some(arrays) = encoded.codes_mut() {
                     scatter(slots.as_deref(), codes, arrays);
@@ -271,7 +272,7 @@ impl Updater {
                 encoded.set_dictionary(dictionary);
                 Ok(())
             }
-            (ResidentMatrix::Gpu(gpu, matrix), Place::Gpu(..)) => {
+            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => {
                 gpu.synchronize()?;
                 let encoded = matrix.encoded().expect("as above");
                 if let Some(arrays) = encoded.codes() {
@@ -317,7 +318,7 @@ impl Updater {
     ) -> Result<(), Error> {
         self.check_length(values.len())?;
         matrix.check_devices([("values", values.device()), ("stream", stream.device())])?;
-        let (ResidentMatrix::Gpu(_, matrix), Place::Gpu(slots, _), Some(queue)) =
+        let (ResidentMatrix::Gpu(_, matrix), SlotMap::Gpu(slots, _), Some(queue)) =
             (&*matrix, &self.place, stream.queue())
         else {
             return self.update(matrix, values.host());
@@ -348,15 +349,22 @@ impl Updater {
         values: Ptr<N>,
         [first, second]: Arrays<(Ptr<N>, usize)>,
     ) -> Result<(), Error> {
-        let Place::Gpu(units, kernel) = &self.place else { unreachable!("only called on a GPU") };
+        let SlotMap::Gpu(units, kernel) = &self.place else { unreachable!("only called on a GPU") };
         let (slots, (at, from)) = units
             .as_ref()
             .map_or((self.nnz, (Ptr::NULL, Ptr::NULL)), |units| (units.len(), units.ptrs()));
-        let launch =
-            Launch::over(slots.div_ceil(PER_THREAD), 1).arg(at).arg(from).arg(slots as u64);
-        let launch = launch.arg(values).arg(self.nnz as u64).arg(first.0).arg(first.1 as u64);
-        let launch = launch.arg(second.0).arg((first.1 + second.1) as u64);
-        // SAFETY: these are the parameters of `update`; the rest is the caller's promise.
+        let launch = Launch::over(slots.div_ceil(PER_THREAD), 1).with(kernels::update::Update {
+            units: at,
+            from,
+            count: slots as u64,
+            values,
+            nnz: self.nnz as u64,
+            first: first.0,
+            split: first.1 as u64,
+            second: second.0,
+            slots: (first.1 + second.1) as u64,
+        });
+        // SAFETY: the kernel is `update`; the rest is the caller's promise.
         unsafe { kernel.launch(queue, launch) }
     }
 

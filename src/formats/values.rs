@@ -6,14 +6,14 @@ use crate::parallel;
 
 /// Values of a packed matrix, in host or GPU memory.
 #[derive(Debug)]
-pub(crate) enum Values<T, Array = Vec<T>> {
+pub(crate) enum SlotValues<T, Array = Vec<T>> {
     /// One value per slot.
     Plain(Array),
     /// The common value of all entries.
     Equal(T),
 }
 
-impl<T: Scalar> Values<T> {
+impl<T: Scalar> SlotValues<T> {
     /// The value in a slot.
     #[inline(always)]
     pub(crate) fn at(&self, slot: usize) -> T {

@@ -3,7 +3,7 @@
 use super::{SparseOp, SparseOpBuilder};
 use crate::analysis::Analysis;
 use crate::device::{ForeignCsr, Stream};
-use crate::formats::DeviceCsr;
+use crate::formats::CsrSource;
 use crate::trace::span;
 use crate::tuning::plan_timer::PackSource;
 use crate::tuning::stopwatch::timed;
@@ -48,7 +48,7 @@ impl SparseOpBuilder {
             let _span = span!(DEBUG, "download");
             let copied = a.to_csr(stream)?;
             // SAFETY: `a` outlives all uses.
-            let there = unsafe { DeviceCsr::around(copied.view(), a)? };
+            let there = unsafe { CsrSource::around(copied.view(), a)? };
             Ok::<_, Error>((copied, there))
         });
         let (copied, there) = copied?;

@@ -7,7 +7,7 @@ use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
 #[cfg(doc)]
 use crate::formats::Layout;
-use crate::formats::{self, Multivector, Plan, ResidentMatrix, Scaler, Shape, has_spmm, spmm_plan};
+use crate::formats::{self, Multivector, Plan, ResidentMatrix, Scaler, SpmmShape, Target};
 use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
@@ -269,7 +269,7 @@ impl<T: Scalar> SparseOp<T> {
         x: Multivector<usize>,
         y: &Multivector<V>,
         y_len: usize,
-    ) -> Result<Shape, Error> {
+    ) -> Result<SpmmShape, Error> {
         let (nrows, ncols, count, layout) = (self.nrows, self.ncols, x.count, x.layout);
         if (count, layout) != (y.count, y.layout) {
             let text = |count, layout| format!("{count} vectors in {layout:?} layout");
@@ -282,7 +282,7 @@ impl<T: Scalar> SparseOp<T> {
                 return Err(Error::VectorsLength { vectors, count, len, found, nrows, ncols });
             }
         }
-        Ok(Shape { count, nrows, ncols, layout })
+        Ok(SpmmShape { count, nrows, ncols, layout })
     }
 
     /// Data of SpMMs, created at the first use.
@@ -360,15 +360,16 @@ impl<T: Scalar> SpmmPacking<T> {
 impl SparseOpBuilder {
     /// Of the plans that support SpMM, the one that is predicted to be the fastest for SpMV.
     fn plan_for_spmm(&self, analysis: &Analysis, device: &Device, scalar: ScalarKind) -> Plan {
-        let any = || spmm_plan(analysis, device);
+        let on = if *device == Device::Cpu { Target::Cpu } else { Target::Gpu };
+        let any = || Plan::for_spmm(analysis, on);
         // On the CPU all plans of CSR have the same arrays.
-        if *device == Device::Cpu {
+        if on == Target::Cpu {
             return any();
         }
         let Ok(decision) = self.decide(analysis, scalar) else { return any() };
         let fitting = decision.candidates.iter().filter(|candidate| {
             let fits = candidate.work.matrix_bytes <= decision.request.memory_limit;
-            fits && has_spmm(&candidate.plan, device)
+            fits && candidate.plan.has_spmm(analysis, on)
         });
         let predicted = fitting.filter_map(|c| c.prediction.map(|p| (p.product(), &c.plan)));
         predicted.min_by(|a, b| a.0.total_cmp(&b.0)).map_or_else(any, |(_, plan)| plan.clone())

@@ -4,7 +4,7 @@
 use super::{SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, Fingerprint, SHARED};
 use crate::device::{Device, DeviceSpec};
-use crate::formats::{DeviceCsr, Plan, ResidentMatrix, csr};
+use crate::formats::{self, CsrSource, Plan, ResidentMatrix, csr};
 use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::tuning::caches::CacheState;
@@ -12,10 +12,12 @@ use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortl
 use crate::tuning::check::{self, Checked};
 use crate::tuning::decision::{Basis, Decision, Request};
 use crate::tuning::explain::Preparation;
+use crate::tuning::lookup;
 use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready, csr_bytes};
+use crate::tuning::select;
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, ScalarKind};
 use once_cell::sync::OnceCell;
 use std::sync::{Mutex, PoisonError};
 use tracing::field::display;
@@ -47,17 +49,17 @@ impl SparseOpBuilder {
         let (spec, a) = (device.spec(), source.a);
         let (decided, select) = timed(|| {
             let span = span!(DEBUG, "select", rows = a.nrows(), nnz = a.nnz(); plan, candidates);
-            let mut decision = self.clone().device(device.clone()).decide(analysis, T::KIND)?;
-            let shelf = self.shelf(a, analysis, &spec, &mut decision);
-            if let Some(shelf) = &shelf {
-                shelf.recall(&mut decision, analysis, &spec);
+            let mut decision = self.decide_on(device, analysis, T::KIND)?;
+            let entry = self.store_entry(a, analysis, &spec, &mut decision);
+            if let Some(entry) = &entry {
+                entry.recall(&mut decision, analysis, &spec);
             }
             span.record("plan", display(&decision.plan));
             span.record("candidates", decision.candidates.len());
-            Ok::<_, Error>((decision, shelf))
+            Ok::<_, Error>((decision, entry))
         });
-        let (mut decision, shelf) = decided?;
-        let (mut timing, mut ready) = (0.0, None);
+        let (mut decision, entry) = decided?;
+        let mut ready = None;
         match &self.tuning {
             Tuning::Check if decision.basis == Basis::Predicted => {
                 ready = self.check(device, source, analysis, &mut decision)?;
@@ -67,20 +69,44 @@ impl SparseOpBuilder {
                     && self.pays(&mut decision, device, &spec) =>
             {
                 ready = Some(self.calibrate(device, source, analysis, &mut decision)?);
-                if let Some(shelf) = shelf {
-                    shelf.keep(&mut decision, &spec);
+                if let Some(entry) = entry {
+                    entry.keep(&mut decision, &spec);
                 }
             }
             _ => {}
         }
-        if let Some(timing_run) = ready.as_ref().and(decision.timing_run()) {
-            timing = timing_run.seconds;
-        }
-        let ready = match ready {
-            Some(ready) => ready,
-            None => Ready::pack(&decision.plan, source, device)?,
+        let (ready, timing) = match ready {
+            Some(ready) => (ready, decision.timing_run().map_or(0.0, |run| run.seconds)),
+            None => (Ready::pack(&decision.plan, source, device)?, 0.0),
         };
         Ok(Prepared::new(decision, ready, select, timing))
+    }
+
+    /// Decides for a device by prediction, or on the given plan.
+    pub(super) fn decide_on(
+        &self,
+        device: &Device,
+        analysis: &Analysis,
+        scalar: ScalarKind,
+    ) -> Result<Decision, Error> {
+        let profile = lookup::find(device, scalar, self.profile.as_ref())?;
+        let available = device.memory()?;
+        let mut request = Request::new(analysis, scalar, available);
+        request.expected_calls = self.expected_calls.unwrap_or(request.expected_calls);
+        request.memory_limit = self.memory_limit.unwrap_or(request.memory_limit).min(available);
+        request.deterministic = self.deterministic;
+        request.updatable = self.updatable;
+        request.value_precision = self.value_precision.filter(|p| p.is_narrower_than(scalar));
+        let mut spec = device.spec();
+        if self.deterministic && spec.gpu.is_none() {
+            spec.threads = profile.profile.device.threads;
+        }
+        match &self.tuning {
+            Tuning::Predict | Tuning::Check | Tuning::Calibrate => {
+                select::select(analysis, &spec, profile, request)
+            }
+            Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &spec, profile, request),
+        }
     }
 
     /// Analyses a matrix, and meanwhile copies a large one to the GPU that packs it. Returns the
@@ -89,8 +115,8 @@ impl SparseOpBuilder {
     pub(super) fn analyzed_and_copied<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
-    ) -> ((Analysis, f64), Option<DeviceCsr<T>>) {
-        let analyze = || timed(|| Analysis::of(a));
+    ) -> ((Analysis, f64), Option<CsrSource<T>>) {
+        let analyze = || timed(|| formats::analyze(a));
         let packs_there = match &self.tuning {
             Tuning::Fixed(plan) => plan.packs_on_device(),
             _ => true,
@@ -108,7 +134,7 @@ impl SparseOpBuilder {
             }
             let _span = span!(DEBUG, "upload", bytes = csr_bytes(a), device = display(gpu));
             // An error comes again when the matrix is packed.
-            DeviceCsr::upload(a, gpu).ok()
+            CsrSource::upload(a, gpu).ok()
         };
         std::thread::scope(|scope| {
             let copy = std::thread::Builder::new().spawn_scoped(scope, copy);
@@ -118,7 +144,7 @@ impl SparseOpBuilder {
     }
 
     /// Store entry of the decision. None if decisions are not stored.
-    fn shelf<T: Scalar>(
+    fn store_entry<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
         analysis: &Analysis,
@@ -172,7 +198,7 @@ impl SparseOpBuilder {
             return Ok(None);
         }
         let memory = memory_limit.saturating_mul(2).min(device.memory()? / 2);
-        let csr = Plan::Csr(csr::Plan::Balanced).work(analysis, T::KIND).matrix_bytes;
+        let csr = Plan::Csr(csr::CsrPlan::Balanced).work(analysis, T::KIND).matrix_bytes;
         let predicted = decision.chosen().map_or(0, |chosen| chosen.work.matrix_bytes);
         if csr.saturating_add(predicted) > memory {
             return Ok(None);

@@ -84,22 +84,12 @@ pub(super) fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     }
 }
 
-/// Checks that the bytes of a packed matrix are those predicted, or close to them if they are an
-/// estimate.
+/// Checks that the bytes of a packed matrix are those predicted, within the format's bounds.
 fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind, context: &str) {
     let estimated = plan.work(analysis, scalar).matrix_bytes;
-    if plan.is_exact(analysis) {
-        return assert_eq!(found, estimated, "bytes of {context}");
-    }
-    let about = match plan.format() {
-        // The number of entries in tiles and in small blocks is estimated from sizes alone: not far
-        // below the actual bytes, and at most a small multiple of them.
-        FormatKind::Tiles | FormatKind::Blocked => found.div_ceil(2)..=8 * found,
-        // Slices are estimated from a sample. Awkward shapes are unlike samples of themselves.
-        _ => found - found / 10..=found + found / 10,
-    };
+    let bounds = plan.estimate_bounds(analysis);
     assert!(
-        about.contains(&estimated),
+        (bounds.start() * found as f64..=bounds.end() * found as f64).contains(&(estimated as f64)),
         "{estimated} bytes were estimated, {found} were found: {context}"
     );
 }

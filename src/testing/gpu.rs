@@ -4,7 +4,7 @@ use super::conformance::{check_on, devices, fits, product, scattered, small};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{DeviceCsr, FormatKind, Plan, ResidentMatrix, Updater};
+use crate::formats::{CsrSource, FormatKind, Plan, ResidentMatrix, Updater};
 use crate::matrix::CsrMatrix;
 use crate::tuning::caches::CacheState;
 use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
@@ -304,7 +304,7 @@ fn packing_on_the_gpu_takes_few_products() {
         let a = entry.spec().scaled_to(20_000_000).generate::<f32>().unwrap();
         let timer = DevicePlanTimer::new(a.view(), device, CacheState::Warm).unwrap();
         let csr = csr_product(&timer);
-        let there = DeviceCsr::upload(a.view(), *the_gpu).unwrap();
+        let there = CsrSource::upload(a.view(), *the_gpu).unwrap();
         for text in SLICES {
             let plan = text.parse().unwrap();
             let once = || {

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Build-time code, tested here because build scripts have no tests.
 #[path = "../../build/constants.rs"]
 mod constants;
+#[path = "../../build/params.rs"]
+mod params;
 #[path = "../../build/splice.rs"]
 mod splice;
 
@@ -200,6 +202,52 @@ fn the_header_is_spliced_in_and_lines_keep_their_numbers() {
         message,
         "kernels/a.cu:2: includes \"other.cuh\", but there are common.cuh, more.cu"
     );
+}
+
+#[test]
+fn signatures_become_structs() {
+    let source = "\
+__device__ void twice(float *y) { *y *= 2; }
+#define BY_ROWS(NAME, T) \\
+    KERNEL_WITH(BLOCKS(T)) NAME(const O *row_ptr, T value, \\
+                                OUT_PARAMETERS(T), u32 l2_shares) { twice(y); }
+BY_ROWS(bsr_rows_f32, float)
+KERNEL bsr_add_f32(const float *from, u32 count) { if (count) { twice(from); } }
+KERNEL bsr_add_f64(const double *from, u32 count) {}
+KERNEL bsr_other_f32(const T *from, u32 count) {}
+";
+    let expected = "\
+pub(crate) mod bsr {
+use super::*;
+/// Parameters of `BY_ROWS`.
+pub(crate) struct ByRows<'a, O, T: Scalar> {
+    pub(crate) row_ptr: Ptr<O>,
+    pub(crate) value: T,
+    pub(crate) out: Out<'a, T>,
+    pub(crate) l2_shares: u32,
+}
+impl<'a, O, T: Scalar> Params for ByRows<'a, O, T> {
+    fn add_to(self, launch: Launch) -> Launch {
+        self.out.to(launch.arg(self.row_ptr).arg(self.value.bits())).arg(self.l2_shares)
+    }
+}
+/// Parameters of `bsr_add_f32`, `bsr_other_f32`.
+pub(crate) struct Add<T> {
+    pub(crate) from: Ptr<T>,
+    pub(crate) count: u32,
+}
+impl<T> Params for Add<T> {
+    fn add_to(self, launch: Launch) -> Launch {
+        launch.arg(self.from).arg(self.count)
+    }
+}
+}
+";
+    assert_eq!(params::module("bsr", source).unwrap(), expected);
+    assert_eq!(params::module("common", "__device__ void twice(float *y) {}").unwrap(), "");
+    for wrong in ["KERNEL a(Piece piece) {}", "KERNEL a(u32) {}"] {
+        assert!(params::module("bsr", wrong).is_err(), "{wrong}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! bytes, slots and rows, and the longest chain of loads of one thread. The estimates are fitted to
 //! 113 matrices in f32 and f64 on an H200; of 4800 products those within the rule took at most 2.2
 //! times as long as `csr(balanced)`, and the fastest plan of a matrix was excluded on four, by at
-//! most 4 %. The rule does not apply to matrices of fewer than 10⁵ entries, whose products are all
+//! most 4 %. The rule does not apply to matrices of fewer than 10⁵ entries: their products are
 //! short.
 
 use crate::ScalarKind;
@@ -31,7 +31,7 @@ pub(super) fn excess(
         return None;
     }
     let estimate = |plan: &Plan| plan.estimate_us(analysis, &plan.work(analysis, scalar));
-    let ratio = estimate(plan) / estimate(&Plan::Csr(csr::Plan::Balanced));
+    let ratio = estimate(plan) / estimate(&Plan::Csr(csr::CsrPlan::Balanced));
     (ratio > MOST).then_some(ratio)
 }
 

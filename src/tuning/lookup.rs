@@ -214,13 +214,13 @@ pub fn user_folder() -> Option<PathBuf> {
 }
 
 /// A profile and its source.
-type Kept = (Origin, Arc<Profile>);
+type SourcedProfile = (Origin, Arc<Profile>);
 
 /// The user's profiles.
 #[derive(Debug, Default)]
 struct UserProfiles {
     /// Profiles named by [`VARIABLE`], followed by those in the folder, by name.
-    profiles: Vec<Kept>,
+    profiles: Vec<SourcedProfile>,
     /// Reasons why profiles could not be read.
     warnings: Vec<String>,
 }
@@ -231,19 +231,19 @@ impl UserProfiles {
     }
 
     fn read(variable: Option<&OsStr>, folder: Option<&Path>) -> Self {
-        let mut shelf = Self::default();
+        let mut profiles = Self::default();
         if variable == Some(OsStr::new("off")) {
-            return shelf;
+            return profiles;
         }
         for path in
             variable.iter().flat_map(std::env::split_paths).filter(|p| !p.as_os_str().is_empty())
         {
-            shelf.add(&path, Origin::Variable);
+            profiles.add(&path, Origin::Variable);
         }
-        for path in folder.map(|folder| shelf.files(folder)).unwrap_or_default() {
-            shelf.add(&path, Origin::Folder);
+        for path in folder.map(|folder| profiles.files(folder)).unwrap_or_default() {
+            profiles.add(&path, Origin::Folder);
         }
-        shelf
+        profiles
     }
 
     /// Files of profiles in a folder, by name.
@@ -300,11 +300,11 @@ impl UserProfiles {
         let (name, profile) = Profile::builtin_for(device);
         let built_in = (Origin::BuiltIn(name.to_owned()), profile);
         let of_kind = self.profiles.iter().filter(|(_, profile)| Target::of(&profile.device) == on);
-        let (usable, unusable): (Vec<&Kept>, Vec<_>) = of_kind
+        let (usable, unusable): (Vec<&SourcedProfile>, Vec<_>) = of_kind
             .partition(|(_, profile)| profile.coefficients(scalar, plain_kernel(on)).is_some());
         // The first of the best: profiles of equal rank keep their order.
         let chosen =
-            usable.iter().copied().chain([&built_in]).min_by_key(|kept| rank(kept, device));
+            usable.iter().copied().chain([&built_in]).min_by_key(|profile| rank(profile, device));
         let (origin, profile) = chosen.unwrap_or(&built_in).clone();
         let mut warnings = self.warnings.clone();
         for (origin, _) in unusable {
@@ -328,13 +328,13 @@ impl UserProfiles {
 /// Kernel of the plan that every matrix has and that every memory limit admits. A profile without
 /// it is unusable.
 fn plain_kernel(on: Target) -> &'static str {
-    Plan::Csr(csr::Plan::Scalar).kernel(on)
+    Plan::Csr(csr::CsrPlan::Scalar).kernel(on)
 }
 
 /// Sort key of profiles for a device, best first: named profiles, then the fit, profiles of old
 /// kernels by the fit of their device, then the latest date.
 fn rank<'a>(
-    (origin, profile): &'a Kept,
+    (origin, profile): &'a SourcedProfile,
     device: &DeviceSpec,
 ) -> (bool, Fit, Fit, Reverse<&'a str>) {
     let is_named = matches!(origin, Origin::Variable(_));

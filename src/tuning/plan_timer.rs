@@ -3,7 +3,7 @@
 use super::caches::{CacheState, Caches};
 use super::stopwatch::timed;
 use crate::device::{Device, DeviceVec, Gpu, Stream};
-use crate::formats::{DeviceCsr, Plan, ResidentMatrix};
+use crate::formats::{CsrSource, Plan, ResidentMatrix};
 use crate::matrix::CsrView;
 use crate::memory::filled;
 use crate::trace::{Entered, span};
@@ -46,7 +46,7 @@ pub(crate) struct PackSource<'a, T: Scalar> {
     /// The matrix in host memory.
     pub(crate) a: CsrView<'a, T>,
     /// Copy of the matrix in the memory of the target GPU, if present.
-    pub(crate) there: Option<&'a DeviceCsr<T>>,
+    pub(crate) there: Option<&'a CsrSource<T>>,
 }
 
 impl<'a, T: Scalar> From<CsrView<'a, T>> for PackSource<'a, T> {
@@ -117,7 +117,7 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
             Some(_) => (Ok(None), 0.0),
             None => timed(|| {
                 let _span = span!(DEBUG, "upload", bytes = csr_bytes(a), device = display(device));
-                DeviceCsr::upload(a, *gpu).map(Some)
+                CsrSource::upload(a, *gpu).map(Some)
             }),
         };
         let (packed, pack) = timed(|| {
@@ -202,7 +202,7 @@ pub(crate) struct DevicePlanTimer<'a, T: Scalar> {
     source: PackSource<'a, T>,
     /// Copy of the matrix on the GPU, from which the GPU packs, and the seconds of the copy; `None`
     /// if there is no room for it.
-    copied: OnceCell<Option<(DeviceCsr<T>, f64)>>,
+    copied: OnceCell<Option<(CsrSource<T>, f64)>>,
     device: &'a Device,
     caches: Caches,
     x: DeviceVec<T>,
@@ -241,8 +241,8 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
     /// # Errors
     ///
     /// [`Error::Gpu`].
-    fn copied(&self, gpu: Gpu) -> Result<Option<&(DeviceCsr<T>, f64)>, Error> {
-        let copy = || match timed(|| DeviceCsr::upload(self.source.a, gpu)) {
+    fn copied(&self, gpu: Gpu) -> Result<Option<&(CsrSource<T>, f64)>, Error> {
+        let copy = || match timed(|| CsrSource::upload(self.source.a, gpu)) {
             (Ok(copied), seconds) => Ok(Some((copied, seconds))),
             (Err(Error::GpuMemory { .. }), _) => Ok(None),
             (Err(error), _) => Err(error),

@@ -28,7 +28,8 @@ pub const DEFAULT_LIMIT_FLOOR: u64 = 64 << 20;
 impl Request {
     /// Defaults for a matrix on a device with `available` bytes of memory.
     pub fn new(analysis: &Analysis, scalar: ScalarKind, available: u64) -> Self {
-        let csr = Plan::Csr(crate::formats::csr::Plan::Scalar).work(analysis, scalar).matrix_bytes;
+        let csr =
+            Plan::Csr(crate::formats::csr::CsrPlan::Scalar).work(analysis, scalar).matrix_bytes;
         let memory_limit =
             csr.saturating_mul(DEFAULT_LIMIT_RATIO).max(DEFAULT_LIMIT_FLOOR).min(available);
         Self {

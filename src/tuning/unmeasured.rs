@@ -33,7 +33,7 @@ impl Profile {
     ) -> Option<Coefficients> {
         let on = Target::of(&self.device);
         let bandwidth = plan.bandwidth_share(on)? * self.ceilings.copy_bandwidth?;
-        let plain = self.coefficients(scalar, Plan::Csr(csr::Plan::Scalar).kernel(on))?;
+        let plain = self.coefficients(scalar, Plan::Csr(csr::CsrPlan::Scalar).kernel(on))?;
         let slots = work.slots.saturating_add(work.tail).max(1);
         let slot = work.bytes() as f64 / slots as f64 * 1e9 / bandwidth;
         let Coefficients { call, wake_up, launch, pack_slot, pack_row, pack_call, .. } = *plain;

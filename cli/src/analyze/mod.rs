@@ -11,7 +11,7 @@ use super::report::{Page, ReportArg};
 use anyhow::Result;
 use sparseop::analysis::{Analysis, Fingerprint, Histogram, Pattern, Symmetry};
 use sparseop::formats::hyb::{Rule, Width};
-use sparseop::formats::jds::{Method, Split};
+use sparseop::formats::jds::{BoundaryMethod, Split};
 use sparseop::formats::{FormatKind, Work, hyb};
 use sparseop::tuning::decision::Decision;
 use sparseop::tuning::stopwatch::timed;
@@ -32,7 +32,7 @@ Examples:
   sparseop analyze cant.mtx --tuning calibrate
   sparseop analyze matrices/ --json > analysis.jsonl
   sparseop analyze cant.mtx --report cant.html")]
-pub(super) struct Args {
+pub(super) struct AnalyzeArgs {
     #[command(flatten)]
     matrices: Matrices,
     /// Measure the symmetry too; needs memory for a transposed copy of the matrix
@@ -47,7 +47,7 @@ pub(super) struct Args {
     choice: ChoiceArgs,
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &AnalyzeArgs, console: &Console) -> Result<()> {
     let mut page = args.report.begin("Analysis")?;
     args.matrices.for_each(console, |source| match args.choice.dtype {
         ScalarKind::F32 => analyze::<f32>(args, source, page.as_mut(), console),
@@ -78,7 +78,7 @@ struct Took {
 }
 
 fn analyze<T: Scalar>(
-    args: &Args,
+    args: &AnalyzeArgs,
     source: &MatrixSource,
     page: Option<&mut Page>,
     console: &Console,
@@ -153,7 +153,7 @@ impl Findings {
             .map(|&(name, rule)| (name.to_owned(), rule.width(self.histogram(), self.scalar)));
         std::iter::once(("predicted fastest".to_owned(), measured)).chain(rules).map(
             |(name, width)| {
-                let plan = Plan::Hyb(hyb::Plan::new(Width::Fixed(width)));
+                let plan = Plan::Hyb(hyb::HybPlan::new(Width::Fixed(width)));
                 (name, width, plan.work(&self.analysis, self.scalar))
             },
         )
@@ -165,7 +165,7 @@ impl Findings {
         let free = Split::default();
         let best = u32::try_from(free.outcome(self.histogram()).0).unwrap_or(u32::MAX).max(1);
         let with = move |method| Split { method, sections: Some(best), cost: None };
-        let splits = [free, with(Method::EqualRows), with(Method::EqualLengths)];
+        let splits = [free, with(BoundaryMethod::EqualRows), with(BoundaryMethod::EqualLengths)];
         splits.into_iter().map(|split| {
             let (sections, slots) = split.outcome(self.histogram());
             (split, sections, slots)

@@ -1,7 +1,7 @@
 //! Baselines of the comparison.
 
 use super::cusparse::{self, Algorithm, SharedArrays, SpMm};
-use super::engine::{Engine, OnHost, Own, Product, Which};
+use super::engine::{Engine, HostProduct, OnHost, Own, Which};
 use super::failure::RunFailure;
 use super::task::{MultivectorShape, TestVectors};
 use crate::console::Console;
@@ -168,13 +168,13 @@ impl<T: Scalar> Context<'_, T> {
 /// A scalar type that every baseline supports.
 pub(super) trait Peers: Scalar {
     /// The product of sprs, with 32-bit columns: none of its index types is faster.
-    fn sprs<'a>(a: CsrView<'a, Self>) -> Result<Product<'a, Self>, String>;
+    fn sprs<'a>(a: CsrView<'a, Self>) -> Result<HostProduct<'a, Self>, String>;
 }
 
 macro_rules! peers {
     ($($type:ty),+) => {$(
         impl Peers for $type {
-            fn sprs<'a>(a: CsrView<'a, Self>) -> Result<Product<'a, Self>, String> {
+            fn sprs<'a>(a: CsrView<'a, Self>) -> Result<HostProduct<'a, Self>, String> {
                 let shape = (a.nrows(), a.ncols());
                 let (row_ptr, col_idx) = (a.row_ptr(), a.col_idx());
                 let matrix =

@@ -117,11 +117,11 @@ impl<T: Scalar> Engine<T> for Own<T> {
 }
 
 /// A product with one matrix: `multiply(x, y)`.
-pub(super) type Product<'a, T> = Box<dyn Fn(&[T], &mut [T]) + 'a>;
+pub(super) type HostProduct<'a, T> = Box<dyn Fn(&[T], &mut [T]) + 'a>;
 
 /// Engine whose product takes vectors in host memory.
 pub(super) struct OnHost<'a, T> {
-    multiply: Product<'a, T>,
+    multiply: HostProduct<'a, T>,
     x: &'a [T],
     y: Vec<T>,
     caches: Rc<Caches>,
@@ -130,7 +130,7 @@ pub(super) struct OnHost<'a, T> {
 impl<'a, T: Scalar> OnHost<'a, T> {
     /// Engine with vector `x`. `caches` must be those of the CPU.
     pub(super) fn new(
-        multiply: Product<'a, T>,
+        multiply: HostProduct<'a, T>,
         x: &'a [T],
         nrows: usize,
         caches: Rc<Caches>,

@@ -56,7 +56,7 @@ Examples:
   sparseop bench cant.mtx --transpose --plans auto
   sparseop bench matrices/ --json > results.jsonl
   sparseop bench matrices/ --plans all --report results.html")]
-pub(super) struct Args {
+pub(super) struct BenchArgs {
     #[command(flatten)]
     matrices: Matrices,
     /// Plans to time, separated by commas: auto, predicted, calibrated, all, every, or spelled
@@ -96,7 +96,7 @@ pub(super) struct Args {
     choice: ChoiceArgs,
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &BenchArgs, console: &Console) -> Result<()> {
     let mut summary = Summary::default();
     let mut page = args.report.begin("Benchmark")?;
     args.matrices.for_each(console, |source| {
@@ -118,7 +118,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
     args.report.finish(page, console)
 }
 
-impl Args {
+impl BenchArgs {
     /// The task that the arguments describe.
     fn task(&self) -> Task {
         let vectors_shape =
@@ -131,7 +131,7 @@ impl Args {
 }
 
 fn bench<T: Peers>(
-    args: &Args,
+    args: &BenchArgs,
     source: &MatrixSource,
     page: Option<&mut Page>,
     console: &Console,
@@ -246,7 +246,7 @@ fn check_room<T: Peers>(a: &CsrMatrix<T>, count: usize) -> Result<()> {
 /// The winner of a calibration, whether the expected calls pay for it or not.
 fn calibrated<T: Peers>(
     builder: &SparseOpBuilder,
-    args: &Args,
+    args: &BenchArgs,
     a: &CsrMatrix<T>,
     analysis: &Analysis,
     console: &Console,

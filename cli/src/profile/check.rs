@@ -43,7 +43,7 @@ Examples:
   sparseop profile check ~/.config/sparseop/profiles/*.ron
   sparseop profile check models/*.ron --any-device      profiles of other devices
   sparseop profile check mine.ron --bars 1.04,1.2,1.5 --json")]
-pub(super) struct Args {
+pub(super) struct ProfileCheckArgs {
     /// Profiles, in RON
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -98,7 +98,7 @@ struct CheckedProfile {
     problems: Vec<ProfileProblem>,
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &ProfileCheckArgs, console: &Console) -> Result<()> {
     let mut bad = 0;
     for file in &args.files {
         let problems = check(file, args)?;
@@ -132,7 +132,7 @@ fn text(file: &str, problems: &[ProfileProblem]) -> Result<String> {
 }
 
 /// Returns all problems of a file.
-fn check(file: &Path, args: &Args) -> Result<Vec<ProfileProblem>> {
+fn check(file: &Path, args: &ProfileCheckArgs) -> Result<Vec<ProfileProblem>> {
     let profile = match Profile::read(file) {
         Ok(profile) => profile,
         Err(error) => {
@@ -163,7 +163,7 @@ fn kernels(profile: &Profile) -> Option<ProfileProblem> {
     (!is_current(profile)).then_some(ProfileProblem { what: "kernels", why })
 }
 
-fn device(profile: &Profile, args: &Args) -> Result<Option<ProfileProblem>> {
+fn device(profile: &Profile, args: &ProfileCheckArgs) -> Result<Option<ProfileProblem>> {
     let measured = &profile.device;
     let why = match device_for(profile, args.device.as_ref())? {
         None => format!(

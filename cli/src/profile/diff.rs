@@ -26,7 +26,7 @@ const LISTED: usize = 20;
 Examples:
   sparseop profile diff models/cpu.ron mine.ron
   sparseop profile diff yesterday.ron today.ron --percent 5 --all")]
-pub(super) struct Args {
+pub(super) struct ProfileDiffArgs {
     /// The first profile, in RON
     #[arg(value_name = "A")]
     first: PathBuf,
@@ -108,7 +108,7 @@ struct DifferentChoice {
     ratio: Option<f64>,
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &ProfileDiffArgs, console: &Console) -> Result<()> {
     let (a, b) = (Profile::read(&args.first)?, Profile::read(&args.second)?);
     let diff = Diff {
         properties: properties(&a, &b),
@@ -214,7 +214,7 @@ fn choices(a: &[Record], b: &[Record]) -> Choices {
     choices
 }
 
-fn text(diff: &Diff, names: &[String; 2], args: &Args) -> Result<String, fmt::Error> {
+fn text(diff: &Diff, names: &[String; 2], args: &ProfileDiffArgs) -> Result<String, fmt::Error> {
     let mut out = format!("A  {}\nB  {}\n\n", names[0], names[1]);
     if diff.properties.is_empty() {
         writeln!(out, "device, kernels, date, ceilings and regret are equal")?;

@@ -27,16 +27,16 @@ Examples:
   sparseop profile check mine.ron               validation; exit code 1 with reasons on failure
   sparseop profile diff old.ron new.ron         differences between two tunings
   sparseop profile generic models/nvidia-h200.ron --out models/generic.ron")]
-pub(super) struct Args {
+pub(super) struct ProfileArgs {
     #[command(subcommand)]
     command: ProfileCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum ProfileCommand {
-    Show(show::Args),
-    Check(check::Args),
-    Diff(diff::Args),
+    Show(show::ProfileShowArgs),
+    Check(check::ProfileCheckArgs),
+    Diff(diff::ProfileDiffArgs),
     Generic(GenericArgs),
 }
 
@@ -55,7 +55,7 @@ struct GenericArgs {
     out: PathBuf,
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &ProfileArgs, console: &Console) -> Result<()> {
     match &args.command {
         ProfileCommand::Show(args) => show::run(args, console),
         ProfileCommand::Check(args) => check::run(args, console),

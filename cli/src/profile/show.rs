@@ -26,7 +26,7 @@ Examples:
   sparseop profile show                    the profile in use
   sparseop profile show --device cpu       the profile in use on the CPU
   sparseop profile show mine.ron --json    everything, as JSON")]
-pub(super) struct Args {
+pub(super) struct ProfileShowArgs {
     /// Profiles, in RON
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -50,7 +50,7 @@ struct ShownProfile<'a> {
     profile: &'a Profile,
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &ProfileShowArgs, console: &Console) -> Result<()> {
     if args.files.is_empty() {
         return used(args, console);
     }
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 }
 
 /// Shows the profile in use on a device.
-fn used(args: &Args, console: &Console) -> Result<()> {
+fn used(args: &ProfileShowArgs, console: &Console) -> Result<()> {
     let device =
         args.device.as_ref().map_or_else(|| "auto".parse().map_err(Into::into), DeviceArg::get)?;
     let spec = device.spec();
@@ -107,7 +107,7 @@ fn used(args: &Args, console: &Console) -> Result<()> {
     Ok(())
 }
 
-fn show(file: &Path, args: &Args, console: &Console) -> Result<()> {
+fn show(file: &Path, args: &ProfileShowArgs, console: &Console) -> Result<()> {
     let profile = Profile::read(file)?;
     let fit = device_for(&profile, args.device.as_ref())?.map(|device| profile.fit(&device.spec()));
     if args.json {

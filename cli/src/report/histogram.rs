@@ -5,7 +5,7 @@ use super::{Matrix, grouped};
 use crate::console::percent;
 use maud::{Markup, html};
 use sparseop::analysis::{Bin, Histogram};
-use sparseop::formats::jds::{Layout, Split};
+use sparseop::formats::jds::{JdsLayout, Split};
 use sparseop::formats::{Weights, hyb, jds};
 use sparseop::{Plan, ScalarKind};
 
@@ -63,15 +63,15 @@ impl Thresholds {
             .clone()
             .find_map(|plan| if let Plan::Hyb(plan) = plan { Some(*plan) } else { None });
         let best =
-            || hyb::Plan::new(hyb::Width::Fixed(hyb::fastest(histogram, weights.tail_slots)));
+            || hyb::HybPlan::new(hyb::Width::Fixed(hyb::fastest(histogram, weights.tail_slots)));
         let hybrid = hybrid.unwrap_or_else(best);
         let sectioned = plans.into_iter().find_map(|plan| match plan {
-            Plan::Jds(plan) if matches!(plan.layout, Layout::Sections(..)) => Some(*plan),
+            Plan::Jds(plan) if matches!(plan.layout, JdsLayout::Sections(..)) => Some(*plan),
             _ => None,
         });
         let split = Split { cost: Some(weights.section_slots), ..Split::default() };
-        let sectioned = sectioned.unwrap_or(jds::Plan {
-            layout: Layout::Sections(split, jds::Launches::default()),
+        let sectioned = sectioned.unwrap_or(jds::JdsPlan {
+            layout: JdsLayout::Sections(split, jds::Launches::default()),
             tail: None,
         });
         Self {

@@ -40,7 +40,7 @@ Examples:
   sparseop solve a.mtx --method gmres --preconditioner jacobi --tol 1e-10
   sparseop solve gallery:poisson3d,n=160,values=laplacian --timing --json
                                                            compared with product and copy times")]
-pub(super) struct Args {
+pub(super) struct SolveArgs {
     /// A square matrix: a Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_parser = parser())]
     matrix: MatrixSource,
@@ -128,14 +128,14 @@ fn parse_bounds(text: &str) -> Result<(f64, f64), String> {
     valid.ok_or_else(|| "write two numbers above 0, the lower one first, such as 0.01,8".to_owned())
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &SolveArgs, console: &Console) -> Result<()> {
     match args.choice.dtype {
         ScalarKind::F32 => solve::<f32>(args, console),
         ScalarKind::F64 => solve::<f64>(args, console),
     }
 }
 
-fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
+fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()> {
     let builder = args.choice.builder_for(args.plan.as_ref())?;
     args.warn_of_ignored_options(console);
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
@@ -176,7 +176,7 @@ fn solve<T: Scalar>(args: &Args, console: &Console) -> Result<()> {
     Ok(())
 }
 
-impl Args {
+impl SolveArgs {
     /// Warns of options that the method does not use.
     fn warn_of_ignored_options(&self, console: &Console) {
         let (power, chebyshev) = (self.method == Name::Power, self.method == Name::Chebyshev);
@@ -204,7 +204,7 @@ fn spelling(value: &impl ValueEnum) -> String {
 /// # Errors
 ///
 /// If the requested method needs a symmetric positive definite matrix, and this is none.
-fn method_for<T: Scalar>(args: &Args, a: &CsrMatrix<T>) -> Result<(Name, Option<String>)> {
+fn method_for<T: Scalar>(args: &SolveArgs, a: &CsrMatrix<T>) -> Result<(Name, Option<String>)> {
     let (name, is_auto) = (args.method, args.method == Name::Auto);
     // The solvers refuse other matrices by their dimensions.
     let looked = (is_auto || needs_positive_definite(name)).then(|| Suitability::of(a)).flatten();
@@ -222,7 +222,7 @@ fn method_for<T: Scalar>(args: &Args, a: &CsrMatrix<T>) -> Result<(Name, Option<
     }
 }
 
-fn settings(args: &Args) -> Settings {
+fn settings(args: &SolveArgs) -> Settings {
     Settings {
         tolerance: args.tol,
         // No history of residuals is longer than the memory of a machine.
@@ -233,7 +233,7 @@ fn settings(args: &Args) -> Settings {
 
 /// A spinner, and an observer that shows the progress in it.
 fn spinner(
-    args: &Args,
+    args: &SolveArgs,
     console: &Console,
 ) -> (indicatif::ProgressBar, impl FnMut(Progress) + 'static) {
     let bar = console.spinner(format!("solving {}", args.matrix.name()));
@@ -245,7 +245,11 @@ fn spinner(
 }
 
 /// The vector b of --rhs, or A times all ones.
-fn right_hand_side<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) -> Result<Vec<T>> {
+fn right_hand_side<T: Scalar>(
+    args: &SolveArgs,
+    op: &SparseOp<T>,
+    console: &Console,
+) -> Result<Vec<T>> {
     if let Some(file) = &args.rhs {
         return Ok(market::read_vector(file)?);
     }
@@ -256,7 +260,7 @@ fn right_hand_side<T: Scalar>(args: &Args, op: &SparseOp<T>, console: &Console) 
 }
 
 fn solve_system<T: Scalar>(
-    args: &Args,
+    args: &SolveArgs,
     name: Name,
     (a, b): (&CsrMatrix<T>, &[T]),
     op: &SparseOp<T>,
@@ -304,7 +308,7 @@ fn solve_system<T: Scalar>(
 }
 
 fn find_eigenvalue<T: Scalar>(
-    args: &Args,
+    args: &SolveArgs,
     op: &SparseOp<T>,
     console: &Console,
 ) -> Result<SolveResult<T>> {

@@ -1,6 +1,6 @@
 //! The result of `solve`: its answer in words, or as JSON.
 
-use super::{Args, Name, Preconditioner, spelling};
+use super::{Name, Preconditioner, SolveArgs, spelling};
 use crate::console::{Console, duration};
 use anyhow::Result;
 use serde::Serialize;
@@ -89,7 +89,7 @@ pub(super) fn time<T: Scalar>(
 
 /// Prints the result of the method, with the reason for it if there is one.
 pub(super) fn print<T: Scalar>(
-    args: &Args,
+    args: &SolveArgs,
     (name, why): (Name, Option<String>),
     op: &SparseOp<T>,
     done: &SolveResult<T>,

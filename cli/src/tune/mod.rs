@@ -51,7 +51,7 @@ Examples:
   sparseop tune matrices/ --repeat 10 --seconds 0.2 --no-remember --out mine.ron
   sparseop tune matrices/ --calibrate --held-out mine.zst --out again.ron
   sparseop bench matrices/ --plans all --profile mine.ron")]
-pub(super) struct Args {
+pub(super) struct TuneArgs {
     /// Matrix Market files, folders of them, or gallery:NAME[,key=value...]; values may be ranges:
     /// seed=1..4 (1, 2, 3) or seed=1..=4
     #[arg(value_name = "MATRIX", value_parser = matrix_arg::several())]
@@ -148,7 +148,7 @@ struct Collected {
     journal: Option<Journal>,
 }
 
-pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
+pub(super) fn run(args: &TuneArgs, console: &Console) -> Result<()> {
     for file in [&args.out, &args.records].into_iter().flatten() {
         let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
@@ -178,7 +178,12 @@ pub(super) fn run(args: &Args, console: &Console) -> Result<()> {
 }
 
 /// Fits the coefficients, writes the profile and reports.
-fn finish(args: &Args, collected: Collected, page: Option<Page>, console: &Console) -> Result<()> {
+fn finish(
+    args: &TuneArgs,
+    collected: Collected,
+    page: Option<Page>,
+    console: &Console,
+) -> Result<()> {
     let Collected { header, measured, reused, left_out, repeats, calibrated, journal } = collected;
     if measured.is_empty() {
         bail!("no matrix was measured; there is nothing to fit to");
@@ -250,7 +255,12 @@ fn unmeasured(profile: &Profile, scalar: ScalarKind) -> Option<String> {
 }
 
 /// Measures everything that earlier runs have not measured.
-fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> Result<Collected> {
+fn measure_all(
+    args: &TuneArgs,
+    out: &Path,
+    classes: Classes,
+    console: &Console,
+) -> Result<Collected> {
     // Locked before anything is measured.
     let mut journal_path = out.as_os_str().to_owned();
     journal_path.push(".journal");
@@ -338,7 +348,7 @@ fn measure_all(args: &Args, out: &Path, classes: Classes, console: &Console) -> 
 }
 
 /// The store of the winners, if they are to be stored.
-fn store(args: &Args, console: &Console) -> Option<Store> {
+fn store(args: &TuneArgs, console: &Console) -> Option<Store> {
     let store = (!args.no_remember).then(Store::of_user)?;
     if store.is_none() {
         console.detail(|| "there is no folder for stored decisions".to_owned());
@@ -365,7 +375,7 @@ struct Item {
 }
 
 /// The matrices of the arguments, then the suite and the sweep.
-fn collect(args: &Args, classes: &Classes, console: &Console) -> Result<Vec<Item>> {
+fn collect(args: &TuneArgs, classes: &Classes, console: &Console) -> Result<Vec<Item>> {
     let given = args.matrices.iter().flat_map(|given| given.expand_or_report(console));
     let generated =
         collection::generated(&args.suite, &args.sweep).into_iter().map(MatrixSource::Gallery);

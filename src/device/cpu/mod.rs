@@ -7,7 +7,7 @@ mod threads;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use simd::has_avx2;
-pub(crate) use simd::{Index, Kernel, PADDING, Vector, prefetch, set_lanes, widened};
+pub(crate) use simd::{CpuKernel, LaneIndex, PADDING, Vector, prefetch, set_lanes, widened};
 pub(crate) use strip::{Slots, strip};
 pub(crate) use threads::prepare_threads;
 
@@ -115,8 +115,8 @@ fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
 ///
 /// # Safety
 ///
-/// The requirements of [`Kernel::run`] of `kernel` hold for every part.
-pub(crate) unsafe fn run_parts<T: Scalar>(parts: &[usize], kernel: &(impl Kernel<T> + Sync)) {
+/// The requirements of [`CpuKernel::run`] of `kernel` hold for every part.
+pub(crate) unsafe fn run_parts<T: Scalar>(parts: &[usize], kernel: &(impl CpuKernel<T> + Sync)) {
     // SAFETY: the caller vouches for the kernel.
     for_each_part(parts, |range| unsafe { simd::dispatch(kernel, range) });
 }

@@ -71,10 +71,10 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     /// Up to `LANES` numbers are read, even if fewer are used.
     unsafe fn widen_expanded<N: Narrow>(mask: u32, p: *const N) -> Self;
     /// Loads `LANES` indices from `p`.
-    unsafe fn indices<N: Index>(p: *const N) -> Self::Indices;
+    unsafe fn indices<N: LaneIndex>(p: *const N) -> Self::Indices;
     /// Loads successive indices from `p` into the lanes of `mask`; the other lanes are zero. Up to
     /// `LANES` indices are read, even if fewer are used.
-    unsafe fn expand_indices<N: Index>(mask: u32, p: *const N) -> Self::Indices;
+    unsafe fn expand_indices<N: LaneIndex>(mask: u32, p: *const N) -> Self::Indices;
     /// `x[indices[i]]` in the lanes of `mask`, zero in the others. Nothing is read for the others.
     unsafe fn gather_at(mask: u32, x: *const T, indices: Self::Indices) -> Self;
     /// `self + a · b` in the lanes of `mask`. The other lanes keep their number.
@@ -86,26 +86,26 @@ pub(crate) trait Vector<T: Scalar>: Copy {
 }
 
 /// A stored index: 8, 16 or 32 bits.
-pub(crate) trait Index: Copy {
+pub(crate) trait LaneIndex: Copy {
     /// The same index in 32 bits.
     fn widen(self) -> u32;
 }
 
-impl Index for u8 {
+impl LaneIndex for u8 {
     #[inline(always)]
     fn widen(self) -> u32 {
         u32::from(self)
     }
 }
 
-impl Index for u16 {
+impl LaneIndex for u16 {
     #[inline(always)]
     fn widen(self) -> u32 {
         u32::from(self)
     }
 }
 
-impl Index for u32 {
+impl LaneIndex for u32 {
     #[inline(always)]
     fn widen(self) -> u32 {
         self
@@ -119,7 +119,7 @@ pub(crate) fn widened<T: Scalar, N: Narrow>(number: N) -> T {
 }
 
 /// A computation written once for vectors of every kind.
-pub(crate) trait Kernel<T: Scalar> {
+pub(crate) trait CpuKernel<T: Scalar> {
     /// Processes the items of `range`.
     ///
     /// # Safety
@@ -194,7 +194,7 @@ pub(crate) fn levels() -> Vec<Level> {
 /// # Safety
 ///
 /// The kernel's own conditions hold for `range`.
-pub(crate) unsafe fn dispatch<T: Scalar>(kernel: &impl Kernel<T>, range: Range<usize>) {
+pub(crate) unsafe fn dispatch<T: Scalar>(kernel: &impl CpuKernel<T>, range: Range<usize>) {
     // SAFETY: `level` only returns a level that the machine has; the rest is the caller's promise.
     unsafe { dispatch_at(level(), kernel, range) }
 }
@@ -206,7 +206,7 @@ pub(crate) unsafe fn dispatch<T: Scalar>(kernel: &impl Kernel<T>, range: Range<u
 /// The machine has the level, and the kernel's own conditions hold for `range`.
 pub(crate) unsafe fn dispatch_at<T: Scalar>(
     level: Level,
-    kernel: &impl Kernel<T>,
+    kernel: &impl CpuKernel<T>,
     range: Range<usize>,
 ) {
     // SAFETY: the caller's promise.
@@ -229,7 +229,7 @@ use CalledArray as Portable;
 use Array as Portable;
 
 #[inline(never)]
-unsafe fn run_portable<T: Scalar>(kernel: &impl Kernel<T>, range: Range<usize>) {
+unsafe fn run_portable<T: Scalar>(kernel: &impl CpuKernel<T>, range: Range<usize>) {
     // SAFETY: arrays need no instructions beyond the baseline.
     unsafe {
         // A constant, so that the other kernel is not generated.
@@ -373,7 +373,7 @@ macro_rules! array {
             }
 
             #[$($inline)+]
-            unsafe fn indices<N: Index>(p: *const N) -> [u32; L] {
+            unsafe fn indices<N: LaneIndex>(p: *const N) -> [u32; L] {
                 let mut lanes = [0; L];
                 for (i, lane) in lanes.iter_mut().enumerate() {
                     // SAFETY: the caller's promise.
@@ -383,7 +383,7 @@ macro_rules! array {
             }
 
             #[$($inline)+]
-            unsafe fn expand_indices<N: Index>(mask: u32, p: *const N) -> [u32; L] {
+            unsafe fn expand_indices<N: LaneIndex>(mask: u32, p: *const N) -> [u32; L] {
                 let mut lanes = [0; L];
                 for (at, i) in set_lanes(mask).enumerate() {
                     // SAFETY: the caller's promise.

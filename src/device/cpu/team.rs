@@ -21,7 +21,7 @@ const SPINS: u32 = 2000;
 type Body<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Main function of a member other than the caller.
-type Main = Box<dyn FnOnce() + Send>;
+type MemberMain = Box<dyn FnOnce() + Send>;
 
 /// The members of the team and their current work.
 struct Team {
@@ -78,7 +78,7 @@ impl Team {
     /// As [`gather`](Self::gather), with the function that spawns a thread.
     fn gather_by(
         members: usize,
-        spawn: impl Fn(thread::Builder, Main) -> io::Result<JoinHandle<()>>,
+        spawn: impl Fn(thread::Builder, MemberMain) -> io::Result<JoinHandle<()>>,
     ) -> Option<&'static Self> {
         let team: &'static Self = Box::leak(Box::new(Self {
             turn: Mutex::new(()),

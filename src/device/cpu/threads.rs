@@ -41,15 +41,15 @@ fn wanted() -> usize {
 }
 
 /// Main function of a thread.
-type Main = Box<dyn FnOnce() + Send>;
+type ThreadMain = Box<dyn FnOnce() + Send>;
 
-fn spawn(main: Main) -> io::Result<()> {
+fn spawn(main: ThreadMain) -> io::Result<()> {
     std::thread::Builder::new().spawn(main).map(drop)
 }
 
 /// Creates rayon's global pool with `wanted` threads, or with those that `spawn` creates before it
 /// fails. Returns false if there is none.
-fn create_pool(wanted: usize, spawn: impl Fn(Main) -> io::Result<()>) -> bool {
+fn create_pool(wanted: usize, spawn: impl Fn(ThreadMain) -> io::Result<()>) -> bool {
     let (sender, threads) = spawn_threads(wanted, spawn);
     if threads == 0 {
         return false;
@@ -66,7 +66,7 @@ fn create_pool(wanted: usize, spawn: impl Fn(Main) -> io::Result<()>) -> bool {
 /// when the function is dropped.
 fn spawn_threads(
     wanted: usize,
-    spawn: impl Fn(Main) -> io::Result<()>,
+    spawn: impl Fn(ThreadMain) -> io::Result<()>,
 ) -> (impl Fn(ThreadBuilder) -> io::Result<()>, usize) {
     let (sender, receiver) = channel::<ThreadBuilder>();
     let receiver = Arc::new(Mutex::new(receiver));
@@ -117,7 +117,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     /// Spawns threads until `most` exist.
-    fn spawn_up_to(most: usize) -> impl Fn(Main) -> io::Result<()> {
+    fn spawn_up_to(most: usize) -> impl Fn(ThreadMain) -> io::Result<()> {
         let spawned = AtomicUsize::new(0);
         move |main| match spawned.fetch_add(1, Relaxed) < most {
             true => spawn(main),

@@ -2,7 +2,7 @@
 
 use super::{Gpu, Queue};
 use crate::Error;
-use crate::device::{Launch, Ptr};
+use crate::device::{Launch, Ptr, kernels};
 use std::sync::OnceLock;
 
 /// The measured ceilings.
@@ -46,10 +46,9 @@ impl Gpu {
         once(&self.0.ceilings.launch_us, || {
             let kernel = self.kernel("hyb", "hyb_add_f32")?;
             let queue = self.new_queue()?;
-            let nothing = Launch::over(1, 1).arg(Ptr::<u32>::NULL).arg(Ptr::<f32>::NULL).arg(0u32);
-            let nothing = nothing.arg(Ptr::<f32>::NULL);
-            // SAFETY: these are the parameters of `hyb_add`, which touches nothing when the count
-            // is 0.
+            let (rows, sums, y) = (Ptr::NULL, Ptr::<f32>::NULL, Ptr::NULL);
+            let nothing = Launch::over(1, 1).with(kernels::hyb::Add { rows, sums, count: 0, y });
+            // SAFETY: the kernel is `hyb_add`, which touches nothing when the count is 0.
             let launch = || unsafe { kernel.launch(&queue, nothing) };
             let least = least(&queue, || (0..LAUNCHES).try_for_each(|_| launch()))?;
             Ok(least / LAUNCHES as f64 * 1e6)

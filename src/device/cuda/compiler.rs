@@ -98,7 +98,7 @@ fn compiled(
 ) -> Result<LoggedImage, Error> {
     let module = embedded.name;
     let reason = match with_nvrtc(arch, embedded, cache) {
-        Ok(story) => return Ok(story),
+        Ok(image) => return Ok(image),
         Err(NvrtcFailure::Source(log)) => return Err(failed(arch, module, first_error(&log), log)),
         Err(NvrtcFailure::Compiler(reason)) => reason,
     };

@@ -1,6 +1,6 @@
 //! Graphs: work captured from a stream, to be launched repeatedly.
 
-use super::queue::{Kept, Recorded};
+use super::queue::{Recorded, Retained};
 use super::{Gpu, Queue};
 use crate::Error;
 use cudarc::driver::{result, sys};
@@ -35,7 +35,7 @@ impl Queue {
             // SAFETY: the capture was begun above.
             let graph = self
                 .call("end a capture", || unsafe { result::stream::end_capture(self.stream()) });
-            (graph, recorded.take().map_or_else(Kept::new, |recorded| recorded.kept))
+            (graph, recorded.take().map_or_else(Retained::new, |recorded| recorded.kept))
         };
         let graph = graph.map(|graph| Captured { gpu, graph });
         match worked {
@@ -70,7 +70,7 @@ impl Drop for Captured {
 pub(crate) struct Recording {
     gpu: Gpu,
     executable: sys::CUgraphExec,
-    _kept: Kept,
+    _kept: Retained,
 }
 
 // SAFETY: the driver allows a graph to be launched from any thread, one at a time; `Graph` ensures

@@ -21,7 +21,7 @@ pub(crate) use graph::Recording;
 pub(crate) use memory::{Buffer, Pinned};
 pub(crate) use queue::Queue;
 
-use super::{DeviceSpec, GpuRuntime, GpuSpec, Launch, Module};
+use super::{DeviceSpec, GpuRuntime, GpuSpec, Module};
 use crate::Error;
 use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -297,21 +297,5 @@ impl Debug for Gpu {
 impl Display for Gpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cuda:{}", self.0.ordinal)
-    }
-}
-
-impl Kernel {
-    fn function(self) -> sys::CUfunction {
-        self.function
-    }
-
-    /// Enqueues a launch, or nothing if the grid has no blocks.
-    ///
-    /// # Safety
-    ///
-    /// The parameters are those of the kernel, and the memory they point to lives until it is done.
-    pub(crate) unsafe fn launch(&self, queue: &Queue, launch: Launch) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { queue.launch(*self, launch) }
     }
 }

@@ -10,9 +10,9 @@ use std::ptr;
 use std::sync::OnceLock;
 
 /// A result code; 0 is success.
-type Status = c_int;
-type SizeOf = unsafe extern "C" fn(nvrtcProgram, *mut usize) -> Status;
-type CopyOut = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Status;
+type NvrtcStatus = c_int;
+type SizeOf = unsafe extern "C" fn(nvrtcProgram, *mut usize) -> NvrtcStatus;
+type CopyOut = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> NvrtcStatus;
 type Create = unsafe extern "C" fn(
     *mut nvrtcProgram,
     *const c_char,
@@ -20,9 +20,9 @@ type Create = unsafe extern "C" fn(
     c_int,
     *const *const c_char,
     *const *const c_char,
-) -> Status;
+) -> NvrtcStatus;
 
-const SUCCESS: Status = nvrtcResult::NVRTC_SUCCESS as Status;
+const SUCCESS: NvrtcStatus = nvrtcResult::NVRTC_SUCCESS as NvrtcStatus;
 
 /// The reason why NVRTC is not available.
 const MISSING: &str = "NVRTC was not found; put the folder of libnvrtc.so, which comes with CUDA \
@@ -34,8 +34,8 @@ pub(super) struct Nvrtc {
     version: (c_int, c_int),
     architectures: Vec<u32>,
     create: Create,
-    compile: unsafe extern "C" fn(nvrtcProgram, c_int, *const *const c_char) -> Status,
-    destroy: unsafe extern "C" fn(*mut nvrtcProgram) -> Status,
+    compile: unsafe extern "C" fn(nvrtcProgram, c_int, *const *const c_char) -> NvrtcStatus,
+    destroy: unsafe extern "C" fn(*mut nvrtcProgram) -> NvrtcStatus,
     log: (SizeOf, CopyOut),
     cubin: (SizeOf, CopyOut),
     ptx: (SizeOf, CopyOut),
@@ -71,7 +71,7 @@ impl Nvrtc {
         if !unsafe { sys::is_culib_present() } {
             return Err(MISSING.to_owned());
         }
-        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status =
+        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> NvrtcStatus =
             function("nvrtcVersion")?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the function writes two numbers.
@@ -118,7 +118,7 @@ impl Nvrtc {
         let status =
             unsafe { (self.compile)(program.handle, pointers.len() as c_int, pointers.as_ptr()) };
         let log = program.fetch(self.log).map(|bytes| said(&bytes)).unwrap_or_default();
-        if status == nvrtcResult::NVRTC_ERROR_COMPILATION as Status {
+        if status == nvrtcResult::NVRTC_ERROR_COMPILATION as NvrtcStatus {
             return Err(NvrtcFailure::Source(log));
         }
         if status != SUCCESS {
@@ -142,8 +142,9 @@ impl Nvrtc {
 
 /// Architectures that the library supports, if it reports them.
 fn architectures() -> Result<Vec<u32>, String> {
-    let count: unsafe extern "C" fn(*mut c_int) -> Status = function("nvrtcGetNumSupportedArchs")?;
-    let list: unsafe extern "C" fn(*mut c_int) -> Status = function("nvrtcGetSupportedArchs")?;
+    let count: unsafe extern "C" fn(*mut c_int) -> NvrtcStatus =
+        function("nvrtcGetNumSupportedArchs")?;
+    let list: unsafe extern "C" fn(*mut c_int) -> NvrtcStatus = function("nvrtcGetSupportedArchs")?;
     let mut len = 0;
     // SAFETY: the function writes one number.
     if unsafe { count(&mut len) } != SUCCESS {

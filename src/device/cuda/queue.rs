@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, ThreadId};
 
 /// Memory and operators that a graph keeps alive.
-pub(super) type Kept = Vec<Arc<dyn Any + Send + Sync>>;
+pub(super) type Retained = Vec<Arc<dyn Any + Send + Sync>>;
 
 /// Allocator of queue identifiers. An identifier is not reused while its queue lives or its work
 /// may be in progress.
@@ -47,7 +47,7 @@ impl Ids {
 pub(super) struct Recorded {
     thread: ThreadId,
     number: u64,
-    pub(super) kept: Kept,
+    pub(super) kept: Retained,
 }
 
 impl Recorded {
@@ -56,7 +56,7 @@ impl Recorded {
         Self {
             thread: thread::current().id(),
             number: CAPTURES.fetch_add(1, Relaxed),
-            kept: Kept::new(),
+            kept: Retained::new(),
         }
     }
 }
@@ -84,6 +84,36 @@ pub(super) struct OpenStream {
 unsafe impl Send for OpenStream {}
 // SAFETY: as above.
 unsafe impl Sync for OpenStream {}
+
+impl Kernel {
+    /// Enqueues a launch, or nothing if the grid has no blocks.
+    ///
+    /// # Safety
+    ///
+    /// The parameters are those of the kernel, and the memory they point to lives until it is done.
+    pub(crate) unsafe fn launch(&self, queue: &Queue, mut launch: Launch) -> Result<(), Error> {
+        if launch.blocks() == 0 {
+            return Ok(());
+        }
+        let grid = (launch.blocks(), 1, 1);
+        let block = (launch.threads(), 1, 1);
+        let shared = launch.shared_bytes();
+        let args = launch.args();
+        let mut pointers = [std::ptr::null_mut(); crate::device::launch::MAX_ARGS];
+        for (pointer, arg) in pointers.iter_mut().zip(args.iter_mut()) {
+            *pointer = std::ptr::from_mut(arg).cast();
+        }
+        let pointers = &mut pointers[..args.len()];
+        // SAFETY: the caller's promise; every pointer points to a complete word.
+        queue.call("launch a kernel", || unsafe {
+            if self.overlaps {
+                overlap::launch_kernel(self.function, grid, block, shared, queue.0.stream, pointers)
+            } else {
+                result::launch_kernel(self.function, grid, block, shared, queue.0.stream, pointers)
+            }
+        })
+    }
+}
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -286,48 +316,6 @@ impl Queue {
         // SAFETY: the caller's promise.
         self.call("copy within the GPU", || unsafe {
             result::memcpy_dtod_async(to.address(), from.address(), len, self.0.stream)
-        })
-    }
-
-    /// Enqueues a launch.
-    ///
-    /// # Safety
-    ///
-    /// The parameters are those of the kernel, and the memory they point to lives until it is done.
-    pub(super) unsafe fn launch(&self, kernel: Kernel, mut launch: Launch) -> Result<(), Error> {
-        if launch.blocks() == 0 {
-            return Ok(());
-        }
-        let grid = (launch.blocks(), 1, 1);
-        let block = (launch.threads(), 1, 1);
-        let shared = launch.shared_bytes();
-        let args = launch.args();
-        let mut pointers = [std::ptr::null_mut(); crate::device::launch::MAX_ARGS];
-        for (pointer, arg) in pointers.iter_mut().zip(args.iter_mut()) {
-            *pointer = std::ptr::from_mut(arg).cast();
-        }
-        let pointers = &mut pointers[..args.len()];
-        // SAFETY: the caller's promise; every pointer points to a complete word.
-        self.call("launch a kernel", || unsafe {
-            if kernel.overlaps {
-                overlap::launch_kernel(
-                    kernel.function(),
-                    grid,
-                    block,
-                    shared,
-                    self.0.stream,
-                    pointers,
-                )
-            } else {
-                result::launch_kernel(
-                    kernel.function(),
-                    grid,
-                    block,
-                    shared,
-                    self.0.stream,
-                    pointers,
-                )
-            }
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::constants::{ABSENT, COMBINE_BLOCKS, DOTS_BLOCKS, STEP_BLOCKS, TOGETHER};
 use super::{Coefficient, Combine, Dots, Partner, Program, Step};
-use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scratch};
+use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scratch, kernels};
 use crate::{Error, Scalar};
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ impl Machine {
     /// Sums of blocks and number of arrivals, for a pass on a queue.
     fn scratch(&self, queue: &Queue) -> Result<(Ptr<f64>, Ptr<u32>), Error> {
         let sums = self.scratch.on(queue)?;
-        Ok((sums, Ptr::from_address(sums.add(self.sums).address())))
+        Ok((sums, sums.add(self.sums).cast()))
     }
 
     fn program(&self, program: Program) -> Ptr<u64> {
@@ -100,12 +100,22 @@ impl Machine {
         let frame = self.frame(DOTS_BLOCKS, &vectors);
         let second = if pass.and.is_some() { Partner::Other } else { Partner::Absent };
         let shape = shape(pass.then, true, pass.backward, [Partner::Other, second], pass.at);
-        let launch =
-            self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(registers.ptr());
+        let [a, b, c] = addresses(vectors);
         let (partials, arrivals) = self.scratch(queue)?;
-        let launch = launch.arg(partials).arg(arrivals).arg(self.program(pass.then)).arg(shape);
-        // SAFETY: these are the parameters of `vector_dots`; the vectors have one length, and every
-        // register used exists.
+        let launch = Launch::new(frame.blocks, BLOCK).with(kernels::vector::Dots {
+            a,
+            b,
+            c,
+            n: frame.len,
+            packs: frame.packs,
+            registers: registers.ptr(),
+            partials,
+            arrivals,
+            code: self.program(pass.then),
+            shape,
+        });
+        // SAFETY: the kernel is `vector_dots`; the vectors have one length, and every register used
+        // exists.
         unsafe { self.dots.launch(queue, launch) }
     }
 
@@ -124,12 +134,26 @@ impl Machine {
         let coefficients =
             coefficients([pass.keep, pass.add.map(|(c, _)| c), pass.and.map(|(c, _)| c)]);
         let shape = shape(pass.then, !pass.always, pass.backward, pass.sums, pass.at);
-        let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(coefficients);
+        let [y, u, v, d, w] = addresses(vectors);
         let (partials, arrivals) = self.scratch(queue)?;
-        let launch = launch.arg(registers.ptr()).arg(partials).arg(arrivals);
-        let launch = launch.arg(self.program(pass.then)).arg(shape).arg(u32::from(pass.scaled));
-        // SAFETY: these are the parameters of `vector_combine`; otherwise as above, and `y` is
-        // borrowed exclusively.
+        let launch = Launch::new(frame.blocks, BLOCK).with(kernels::vector::Combine {
+            y,
+            u,
+            v,
+            d,
+            w,
+            n: frame.len,
+            packs: frame.packs,
+            coefficients,
+            registers: registers.ptr(),
+            partials,
+            arrivals,
+            code: self.program(pass.then),
+            shape,
+            scales_u: u32::from(pass.scaled),
+        });
+        // SAFETY: the kernel is `vector_combine`; otherwise as above, and `y` is borrowed
+        // exclusively.
         unsafe { self.combine.launch(queue, launch) }
     }
 
@@ -146,17 +170,26 @@ impl Machine {
         let frame = self.frame(STEP_BLOCKS, &vectors);
         let coefficients = coefficients([Some(pass.along), Some(pass.with), Some(pass.keep)]);
         let shape = shape(Program::default(), true, pass.backward, [Partner::Absent; 2], 0);
-        let launch = self.begin(frame, &vectors).arg(frame.len).arg(frame.packs).arg(coefficients);
-        let launch = launch.arg(registers.ptr()).arg(shape);
-        // SAFETY: these are the parameters of `vector_step`; otherwise as above.
+        let [x, p, r, d] = addresses(vectors);
+        let launch = Launch::new(frame.blocks, BLOCK).with(kernels::vector::Step {
+            x,
+            p,
+            r,
+            d,
+            n: frame.len,
+            packs: frame.packs,
+            coefficients,
+            registers: registers.ptr(),
+            shape,
+        });
+        // SAFETY: the kernel is `vector_step`; otherwise as above.
         unsafe { self.step.launch(queue, launch) }
     }
+}
 
-    /// Begins a launch with the addresses of the vectors, null for absent ones.
-    fn begin<T: Scalar>(&self, frame: Frame, vectors: &[Option<&DeviceVec<T>>]) -> Launch {
-        let address = |vector: &Option<&DeviceVec<T>>| vector.map_or(Ptr::NULL, DeviceVec::ptr);
-        vectors.iter().map(address).fold(Launch::new(frame.blocks, BLOCK), Launch::arg)
-    }
+/// The addresses of vectors, null for absent ones.
+fn addresses<T: Scalar, const N: usize>(vectors: [Option<&DeviceVec<T>>; N]) -> [Ptr<T>; N] {
+    vectors.map(|vector| vector.map_or(Ptr::NULL, DeviceVec::ptr))
 }
 
 /// `Shape` of kernels/vector.cu.

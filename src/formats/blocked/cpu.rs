@@ -2,7 +2,7 @@
 //! Reference implementation, not tuned: the caches of a core need no blocking, and sums do not use
 //! vectors.
 
-use super::{Host, Pieces, Split};
+use super::{HostBlocked, Pieces, SplitRows};
 use crate::Scalar;
 use crate::device::cpu::{Output, for_each_part};
 use std::sync::{Mutex, PoisonError};
@@ -29,12 +29,12 @@ impl<T: Scalar> Spare<T> {
 }
 
 /// `y = A x`.
-pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+pub(super) fn spmv<T: Scalar>(a: &HostBlocked<T>, x: &[T], y: &mut [T]) {
     let parts = a.split.ptr[a.split.ptr.len() - 1] as usize;
     a.scratch.with(parts + a.hot.len(), |scratch| {
         let (parts, hot) = scratch.split_at_mut(parts);
         hot.iter_mut().zip(&a.hot).for_each(|(hot, &col)| *hot = x[col as usize]);
-        let sums = Sums { nrows: y.len(), y: Output::new(y), parts: Output::new(parts) };
+        let sums = SumOutput { nrows: y.len(), y: Output::new(y), parts: Output::new(parts) };
         let from = if a.hot.is_empty() { x } else { hot };
         for_each_part(&a.near.bounds, |pieces| {
             for piece in pieces {
@@ -52,7 +52,7 @@ pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
 
 /// Destination of the sums.
 #[derive(Clone, Copy)]
-struct Sums<T> {
+struct SumOutput<T> {
     nrows: usize,
     y: Output<T>,
     parts: Output<T>,
@@ -64,7 +64,7 @@ fn multiply<T: Scalar, C: Copy + Into<u32>>(
     a: &Pieces<T, C>,
     piece: usize,
     x: &[T],
-    sums: Sums<T>,
+    sums: SumOutput<T>,
 ) {
     let mut sum = T::ZERO;
     a.for_each_entry(piece, |col, value, target| {
@@ -84,7 +84,7 @@ fn multiply<T: Scalar, C: Copy + Into<u32>>(
 }
 
 /// Adds the parts of every row that has some, and writes zero to empty rows.
-fn add_parts<T: Scalar>(split: &Split, parts: &[T], y: Output<T>) {
+fn add_parts<T: Scalar>(split: &SplitRows, parts: &[T], y: Output<T>) {
     for_each_part(&split.bounds, |range| {
         for i in range {
             let parts = &parts[split.ptr[i] as usize..split.ptr[i + 1] as usize];

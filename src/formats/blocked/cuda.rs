@@ -3,8 +3,10 @@
 
 use super::constants::WINDOW_THREADS;
 use super::cpu::Spare;
-use super::{Host, Pieces, Split, Tiles, Values, pack};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
+use super::{HostBlocked, Pieces, SlotValues, SplitRows, TileTable, pack};
+use crate::device::{
+    BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
+};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -17,7 +19,7 @@ const FILE: &str = "blocked";
 
 /// A cache-blocked matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+pub(super) struct DeviceBlocked<T> {
     nrows: usize,
     ncols: usize,
     hot: Buffer<u32>,
@@ -45,7 +47,7 @@ pub(super) struct Uploaded<T> {
 #[derive(Debug)]
 struct UploadedPieces<T, C> {
     cols: Buffer<C>,
-    values: Values<T, Buffer<T>>,
+    values: SlotValues<T, Buffer<T>>,
     flags: Buffer<u16>,
     piece_ptr: Buffer<u32>,
     targets: Buffer<u32>,
@@ -62,7 +64,7 @@ enum SumTiles {
 
 impl SumTiles {
     fn new<T: Scalar>(
-        tiles: &Tiles,
+        tiles: &TileTable,
         values: &str,
         gpu: Gpu,
         module: Module,
@@ -85,8 +87,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         Ok(Self {
             cols: gpu.upload(&host.cols)?,
             values: match &host.values {
-                Values::Plain(values) => Values::Plain(gpu.upload(values)?),
-                Values::Equal(value) => Values::Equal(*value),
+                SlotValues::Plain(values) => SlotValues::Plain(gpu.upload(values)?),
+                SlotValues::Equal(value) => SlotValues::Equal(*value),
             },
             flags: gpu.upload(&host.flags)?,
             piece_ptr: gpu.upload(&host.piece_ptr)?,
@@ -99,23 +101,19 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         (self.piece_ptr.len() - 1) as u32
     }
 
-    /// Adds the leading parameters of all kernels.
-    fn args(&self, launch: Launch, y: Ptr<T>, parts: Ptr<T>, nrows: usize) -> Launch {
-        let (values, value) = match &self.values {
-            Values::Plain(values) => (values.ptr(), T::ZERO),
-            Values::Equal(value) => (Ptr::NULL, *value),
-        };
-        let launch =
-            launch.arg(self.cols.ptr()).arg(values).arg(value.bits()).arg(self.flags.ptr());
-        let launch = launch.arg(self.piece_ptr.ptr()).arg(self.pieces()).arg(self.targets.ptr());
-        launch.arg(y).arg(parts).arg(nrows as u32)
+    /// The array of the values, or null, and the value that stands for all, or 0.
+    fn values(&self) -> (Ptr<T>, T) {
+        match &self.values {
+            SlotValues::Plain(values) => (values.ptr(), T::ZERO),
+            SlotValues::Equal(value) => (Ptr::NULL, *value),
+        }
     }
 
     /// Pointer and number of the values. None if one value stands for all.
     fn plain(&self) -> Option<(Ptr<T>, usize)> {
         match &self.values {
-            Values::Plain(values) => Some((values.ptr(), values.len())),
-            Values::Equal(_) => None,
+            SlotValues::Plain(values) => Some((values.ptr(), values.len())),
+            SlotValues::Equal(_) => None,
         }
     }
 
@@ -123,8 +121,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         Ok(Pieces {
             cols: self.cols.to_vec()?,
             values: match &self.values {
-                Values::Plain(values) => Values::Plain(values.to_vec()?),
-                Values::Equal(value) => Values::Equal(*value),
+                SlotValues::Plain(values) => SlotValues::Plain(values.to_vec()?),
+                SlotValues::Equal(value) => SlotValues::Equal(*value),
             },
             flags: self.flags.to_vec()?,
             piece_ptr: self.piece_ptr.to_vec()?,
@@ -135,8 +133,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
 
     fn bytes(&self) -> u64 {
         let values = match &self.values {
-            Values::Plain(values) => values.bytes(),
-            Values::Equal(_) => 0,
+            SlotValues::Plain(values) => values.bytes(),
+            SlotValues::Equal(_) => 0,
         };
         self.cols.bytes()
             + values
@@ -147,7 +145,7 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
 }
 
 /// Lanes per row for adding parts: about as many as a row has parts.
-const fn lanes(split: &Split, parts: usize) -> u32 {
+const fn lanes(split: &SplitRows, parts: usize) -> u32 {
     match parts / if split.rows.is_empty() { 1 } else { split.rows.len() } {
         0..3 => 1,
         3..12 => 4,
@@ -155,14 +153,14 @@ const fn lanes(split: &Split, parts: usize) -> u32 {
     }
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceBlocked<T> {
+    pub(super) fn new(host: &HostBlocked<T>, gpu: Gpu) -> Result<Self, Error> {
         let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
         let module = Module::of(FILE, residency);
         let kernel = |name: &str| gpu.kernel(module, &format!("blocked_{name}_{}", T::KIND));
-        let values = |values: &Values<T>| match values {
-            Values::Plain(_) => "",
-            Values::Equal(_) => "_equal",
+        let values = |values: &SlotValues<T>| match values {
+            SlotValues::Plain(_) => "",
+            SlotValues::Equal(_) => "_equal",
         };
         let parts = host.split.ptr[host.split.ptr.len() - 1] as usize;
         let lanes = lanes(&host.split, parts);
@@ -197,9 +195,25 @@ impl<T: Scalar> Uploaded<T> {
             }
             SumTiles::Memory(kernel) => (kernel, Self::warps(pieces)),
         };
-        let launch = self.near.args(launch, y, parts, self.nrows).arg(x).arg(self.tile_ptr.ptr());
-        let launch = launch.arg(self.windows.len() as u32).arg(self.windows.ptr());
-        (kernel, launch.arg(self.residency.shares()))
+        let (values, value) = self.near.values();
+        let launch = launch.with(kernels::blocked::Window {
+            cols: self.near.cols.ptr(),
+            values,
+            value,
+            flags: self.near.flags.ptr(),
+            piece_ptr: self.near.piece_ptr.ptr(),
+            pieces,
+            targets: self.near.targets.ptr(),
+            y,
+            parts,
+            nrows: self.nrows as u32,
+            x,
+            tile_ptr: self.tile_ptr.ptr(),
+            tiles: self.windows.len() as u32,
+            windows: self.windows.ptr(),
+            l2_shares: self.residency.shares(),
+        });
+        (kernel, launch)
     }
 
     /// Launch with one warp per piece.
@@ -208,43 +222,60 @@ impl<T: Scalar> Uploaded<T> {
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         let (parts, hot_x) = (self.parts.on(queue)?, self.hot_x.on(queue)?);
         let hot = self.hot.len();
         if hot > 0 {
-            let launch = Launch::over(hot, 1).arg(self.hot.ptr()).arg(hot as u32).arg(x).arg(hot_x);
-            // SAFETY: these are the parameters of `blocked_gather`, with room for the `x` of every
-            // hot column; the vectors are the caller's promise, here and below.
-            unsafe { self.gather.launch(queue, launch)? };
+            let (cols, count) = (self.hot.ptr(), hot as u32);
+            let params = kernels::blocked::Gather { cols, count, x, to: hot_x };
+            // SAFETY: the kernel is `blocked_gather`, with room for `x` of every hot column. The
+            // vectors are the caller's promise, here and below.
+            unsafe { self.gather.launch(queue, Launch::over(hot, 1).with(params))? };
         }
         let (kernel, launch) = self.sum_tiles(if hot > 0 { hot_x } else { x }, y, parts);
-        // SAFETY: these are the parameters of `blocked_window` and `blocked_near`, with room for
-        // all parts.
+        // SAFETY: the kernel is `blocked_window` or `blocked_near`, with room for all parts.
         unsafe { kernel.launch(queue, launch)? };
-        let launch = self.far.args(Self::warps(self.far.pieces()), y, parts, self.nrows).arg(x);
-        let launch = launch.arg(self.residency.shares());
-        // SAFETY: these are the parameters of `blocked_far`, as above.
+        let (values, value) = self.far.values();
+        let launch = Self::warps(self.far.pieces()).with(kernels::blocked::Far {
+            cols: self.far.cols.ptr(),
+            values,
+            value,
+            flags: self.far.flags.ptr(),
+            piece_ptr: self.far.piece_ptr.ptr(),
+            pieces: self.far.pieces(),
+            targets: self.far.targets.ptr(),
+            y,
+            parts,
+            nrows: self.nrows as u32,
+            x,
+            l2_shares: self.residency.shares(),
+        });
+        // SAFETY: the kernel is `blocked_far`, as above.
         unsafe { self.sum_far.launch(queue, launch)? };
-        let rows = self.split_rows.len();
-        let launch =
-            Launch::over(rows, self.lanes).arg(self.split_rows.ptr()).arg(self.split_ptr.ptr());
-        let launch = launch.arg(rows as u32).arg(parts).arg(y);
-        // SAFETY: these are the parameters of `blocked_add`; all parts have been written, and the
-        // rows are those of `y`.
+        let (rows, ptr) = (self.split_rows.ptr(), self.split_ptr.ptr());
+        let count = self.split_rows.len();
+        let params = kernels::blocked::Add { rows, ptr, count: count as u32, parts, y };
+        let launch = Launch::over(count, self.lanes).with(params);
+        // SAFETY: the kernel is `blocked_add`; all parts have been written, and the rows are those
+        // of `y`.
         unsafe { self.add_parts.launch(queue, launch) }
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let ptr = self.split_ptr.to_vec()?;
-        let host = Host {
+        let host = HostBlocked {
             nrows: self.nrows,
             ncols: self.ncols,
             hot: self.hot.to_vec()?,
-            tiles: Tiles { tile_ptr: self.tile_ptr.to_vec()?, windows: self.windows.to_vec()? },
+            tiles: TileTable { tile_ptr: self.tile_ptr.to_vec()?, windows: self.windows.to_vec()? },
             near: self.near.to_host()?,
             far: self.far.to_host()?,
-            split: Split { rows: self.split_rows.to_vec()?, bounds: pack::split_bounds(&ptr), ptr },
+            split: SplitRows {
+                rows: self.split_rows.to_vec()?,
+                bounds: pack::split_bounds(&ptr),
+                ptr,
+            },
             order: self.order.to_vec()?,
             scratch: Spare::default(),
         };

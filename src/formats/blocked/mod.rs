@@ -9,7 +9,7 @@
 //!             values        3 2  1 _        1 4  1 1
 //!             ends          1 1  1 .        1 .  1 1
 //!             ends before   0    2          0    1
-//!             targets       4 6  8          5 7  9        4 + its place in the parts: every row has several
+//!             targets       4 6  8          5 7  9        (4 + its place in the parts)
 //!             split_rows  0 1 2 3    split_ptr  0 2 2 4 6
 //! ```
 //!
@@ -45,7 +45,7 @@ mod cpu;
 mod cuda;
 mod pack;
 
-use super::values::{Values, is_equal};
+use super::values::{SlotValues, is_equal};
 use super::{
     Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work, megabytes,
     vector_bytes,
@@ -56,14 +56,14 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use constants::{BATCHES, LANE};
 use std::fmt::{self, Display};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// The cache-blocked format.
 pub(crate) struct Blocked;
 
 /// Plan `blocked(kib:K)` or `blocked(hot:K)`, each optionally with `values:packed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct BlockedPlan {
     /// Columns whose `x` is in shared memory.
     pub x: Block,
     /// KiB of shared memory for `x`, from 1 to 256.
@@ -97,14 +97,14 @@ const MOST_KIB: u32 = 256;
 /// Default KiB of `x`, the fastest on an H200, whose blocks can have 227.
 const KIB: u32 = 192;
 
-impl Plan {
+impl BlockedPlan {
     /// Number of columns whose `x` fits.
     const fn columns(&self, scalar: ScalarKind) -> u32 {
         (self.kib << 10) / scalar.size() as u32
     }
 }
 
-impl Display for Plan {
+impl Display for BlockedPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = match self.x {
             Block::Windows => "kib",
@@ -116,8 +116,8 @@ impl Display for Plan {
 }
 
 impl Format for Blocked {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = BlockedPlan;
+    type Host<T: Scalar> = HostBlocked<T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "blocked(kib:192)",
@@ -127,7 +127,7 @@ impl Format for Blocked {
         "blocked(kib:256)",
     ];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+    fn parse(args: &mut PlanArgs<'_>) -> Result<BlockedPlan, Error> {
         let mut number = |key| match args.number(key)? {
             Some(n) if n > MOST_KIB => {
                 Err(args.error(format!("`{key}` may be 1 to {MOST_KIB}, in KiB, not {n}")))
@@ -142,10 +142,10 @@ impl Format for Blocked {
             (kib, None) => (Block::Windows, kib.unwrap_or(KIB)),
         };
         let packed = args.word("values", &[("plain", false), ("packed", true)])?.unwrap_or(false);
-        Ok(Plan { x, kib, packed })
+        Ok(BlockedPlan { x, kib, packed })
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<BlockedPlan> {
         /// Runs per entry beyond which writing and adding them costs more than gathers do.
         const RUNS: f64 = 0.2;
         /// Minimum share of the entries in the hot columns.
@@ -160,7 +160,7 @@ impl Format for Blocked {
         if on != Target::Gpu || analysis.rows.max > LONGEST {
             return Vec::new();
         }
-        let plan = |x, kib| Plan { x, kib, packed: is_equal(analysis) };
+        let plan = |x, kib| BlockedPlan { x, kib, packed: is_equal(analysis) };
         // In f64 a block has fewer columns: a promising candidate in f64 is promising in f32 too.
         let blocks = blocking.with(plan(Block::Windows, KIB).columns(ScalarKind::F64));
         match (blocks.runs <= RUNS, analysis.rows.nnz < FEW) {
@@ -171,11 +171,11 @@ impl Format for Blocked {
         }
     }
 
-    fn estimate_us(_: &Plan, _: &Analysis, work: &Work) -> f64 {
+    fn estimate_us(_: &BlockedPlan, _: &Analysis, work: &Work) -> f64 {
         12.0 + 0.24 * megabytes(work)
     }
 
-    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(plan: &BlockedPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let estimate = Estimate::new(plan, analysis, scalar);
         let (near, far) =
             (estimate.near.div_ceil(PIECE as u64), estimate.far.div_ceil(PIECE as u64));
@@ -210,11 +210,12 @@ impl Format for Blocked {
         }
     }
 
-    fn is_exact(_: &Plan, _: &Analysis) -> bool {
-        false
+    fn estimate_bounds(_: &BlockedPlan, _: &Analysis) -> RangeInclusive<f64> {
+        // The entries of a tile in a small matrix are estimated from sizes alone.
+        0.5..=8.0
     }
 
-    fn kernel(plan: &Plan, _: Target) -> &'static str {
+    fn kernel(plan: &BlockedPlan, _: Target) -> &'static str {
         match (plan.x, plan.packed) {
             (Block::Windows, false) => "blocked",
             (Block::Windows, true) => "blocked.same",
@@ -223,7 +224,7 @@ impl Format for Blocked {
         }
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+    fn pack<T: Scalar>(plan: &BlockedPlan, a: CsrView<'_, T>) -> Result<HostBlocked<T>, Error> {
         pack::pack(plan, a)
     }
 }
@@ -245,7 +246,7 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn new(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Self {
+    fn new(plan: &BlockedPlan, analysis: &Analysis, scalar: ScalarKind) -> Self {
         let rows = &analysis.rows;
         let columns = plan.columns(scalar);
         let blocks = analysis
@@ -296,17 +297,17 @@ impl Estimate {
 
 /// A cache-blocked matrix.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
+pub(crate) struct HostBlocked<T> {
     nrows: usize,
     ncols: usize,
     /// Columns that are gathered first; empty for windows.
     hot: Vec<u32>,
-    tiles: Tiles,
+    tiles: TileTable,
     /// Entries with column indices relative to the first column of their tile.
     near: Pieces<T, u16>,
     /// Entries with column indices of the matrix.
     far: Pieces<T, u32>,
-    split: Split,
+    split: SplitRows,
     /// Original position in its row of every entry of the sorted rows; empty if they were sorted.
     order: Vec<u32>,
     scratch: cpu::Spare<T>,
@@ -314,7 +315,7 @@ pub(crate) struct Host<T> {
 
 /// Tiles: entries whose `x` is in shared memory at the same time.
 #[derive(Debug, Default)]
-struct Tiles {
+struct TileTable {
     /// First piece of each tile, and the number of pieces.
     tile_ptr: Vec<u32>,
     /// First column and number of columns of each window.
@@ -325,7 +326,7 @@ struct Tiles {
 #[derive(Debug)]
 struct Pieces<T, C> {
     cols: Vec<C>,
-    values: Values<T>,
+    values: SlotValues<T>,
     /// One word per lane: a bit for each entry that ends a run, above them the number of ends in
     /// the lanes before.
     flags: Vec<u16>,
@@ -339,7 +340,7 @@ struct Pieces<T, C> {
 
 /// Rows that have parts, and rows without entries.
 #[derive(Debug)]
-struct Split {
+struct SplitRows {
     rows: Vec<u32>,
     /// First part of each row, and the number of parts.
     ptr: Vec<u32>,
@@ -395,7 +396,7 @@ impl<T: Scalar, C: Copy + Into<u32>> Pieces<T, C> {
     }
 }
 
-impl Tiles {
+impl TileTable {
     fn len(&self) -> usize {
         self.windows.len()
     }
@@ -411,7 +412,7 @@ impl Tiles {
     }
 }
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostBlocked<T> {
     /// Row of a target.
     fn row_of(&self, target: u32) -> usize {
         match (target as usize).checked_sub(self.nrows) {
@@ -444,7 +445,7 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         cpu::spmv(self, x, y);
     }
@@ -475,7 +476,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
         match (&mut self.near.values, &mut self.far.values) {
-            (Values::Plain(near), Values::Plain(far)) => Ok([near, far]),
+            (SlotValues::Plain(near), SlotValues::Plain(far)) => Ok([near, far]),
             _ => Err(NoArrays::CODED),
         }
     }
@@ -488,7 +489,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+        Ok(Box::new(cuda::DeviceBlocked::new(self, gpu)?))
     }
 }
 

@@ -2,8 +2,11 @@
 //! each. Then all pieces are filled independently.
 
 use super::cpu::Spare;
-use super::{BATCH, Block, Host, LANE, PIECE, Pieces, Plan, Split, Tiles, Values, place};
-use crate::analysis::{Panel, Rows};
+use super::{
+    BATCH, Block, BlockedPlan, HostBlocked, LANE, PIECE, Pieces, SlotValues, SplitRows, TileTable,
+    place,
+};
+use crate::analysis::{Panel, PanelRows};
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::{CsrColumns, CsrMatrix, CsrView};
@@ -37,16 +40,19 @@ struct Run {
 }
 
 /// Packs a matrix.
-pub(super) fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+pub(super) fn pack<T: Scalar>(
+    plan: &BlockedPlan,
+    a: CsrView<'_, T>,
+) -> Result<HostBlocked<T>, Error> {
     pack_columns(plan, plan.columns(T::KIND), a)
 }
 
 /// Packs a matrix with blocks of `columns` columns, a multiple of 8.
 pub(super) fn pack_columns<T: Scalar>(
-    plan: &Plan,
+    plan: &BlockedPlan,
     columns: u32,
     a: CsrView<'_, T>,
-) -> Result<Host<T>, Error> {
+) -> Result<HostBlocked<T>, Error> {
     let (order, sorted) = sorted(a)?;
     let a = sorted.as_ref().map_or(a, CsrMatrix::view);
     let equal = plan.packed.then(|| common(a.values())).flatten();
@@ -57,7 +63,7 @@ pub(super) fn pack_columns<T: Scalar>(
             let entries = Contiguous { a: a.columns(), windows: &windows };
             let (tile_ptr, near) = filler.fill(&runs, &entries)?;
             let (_, far) = filler.fill::<u32>(&[], &entries)?;
-            Packed { hot: Vec::new(), tiles: Tiles { tile_ptr, windows }, near, far }
+            Packed { hot: Vec::new(), tiles: TileTable { tile_ptr, windows }, near, far }
         }
         Block::Hot => {
             let hot = hottest(a.columns(), columns as usize)?;
@@ -68,25 +74,25 @@ pub(super) fn pack_columns<T: Scalar>(
             let entries = |hot| Classified { a: a.columns(), numbers: &numbers, hot };
             let (tile_ptr, near) = filler.fill(&near, &entries(true))?;
             let (_, far) = filler.fill(&far, &entries(false))?;
-            Packed { hot, tiles: Tiles { tile_ptr, windows }, near, far }
+            Packed { hot, tiles: TileTable { tile_ptr, windows }, near, far }
         }
     };
     let Packed { hot, tiles, mut near, mut far } = packed;
     let split = targets(plan, a.nrows(), [&mut near.targets, &mut far.targets])?;
     let (nrows, ncols, scratch) = (a.nrows(), a.ncols(), Spare::default());
-    Ok(Host { nrows, ncols, hot, tiles, near, far, split, order, scratch })
+    Ok(HostBlocked { nrows, ncols, hot, tiles, near, far, split, order, scratch })
 }
 
 /// Packed matrix without the targets of the sums.
 struct Packed<T> {
     hot: Vec<u32>,
-    tiles: Tiles,
+    tiles: TileTable,
     near: Pieces<T, u16>,
     far: Pieces<T, u32>,
 }
 
 /// Returns `found` as 32 bits, or an error if it is larger.
-pub(super) fn check(plan: &Plan, what: &str, found: u64) -> Result<u32, Error> {
+pub(super) fn check(plan: &BlockedPlan, what: &str, found: u64) -> Result<u32, Error> {
     u32::try_from(found).map_err(|_| {
         let message = format!(
             "it would have {found} {what}, and there can be {}; take larger blocks",
@@ -158,9 +164,9 @@ fn tasks(row_ptr: &[usize], rows: Range<usize>) -> impl Iterator<Item = Range<us
 fn by_window(
     a: CsrColumns<'_>,
     columns: u32,
-    plan: &Plan,
+    plan: &BlockedPlan,
 ) -> Result<(Vec<Run>, Vec<[u32; 2]>), Error> {
-    let rows = Rows::sorted(a);
+    let rows = PanelRows::sorted(a);
     // Panels, each with the number of its first window.
     let mut panels: Vec<(Panel, u32)> = Vec::new();
     let (mut row, mut number) = (0, 0u64);
@@ -254,7 +260,7 @@ fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
 }
 
 /// Positions of the entries of a run.
-trait Entries: Sync {
+trait EntrySource: Sync {
     /// Calls `visit` for part of the entries of a run, with the number of each in the matrix and
     /// its column in the tile.
     fn for_each(&self, run: &Run, part: Range<u32>, visit: impl FnMut(usize, u32));
@@ -266,7 +272,7 @@ struct Contiguous<'a> {
     windows: &'a [[u32; 2]],
 }
 
-impl Entries for Contiguous<'_> {
+impl EntrySource for Contiguous<'_> {
     #[inline(always)]
     fn for_each(&self, run: &Run, part: Range<u32>, mut visit: impl FnMut(usize, u32)) {
         let first = self.a.row_ptr()[run.row as usize] + run.first as usize;
@@ -286,7 +292,7 @@ struct Classified<'a> {
     hot: bool,
 }
 
-impl Entries for Classified<'_> {
+impl EntrySource for Classified<'_> {
     #[inline(always)]
     fn for_each(&self, run: &Run, part: Range<u32>, mut visit: impl FnMut(usize, u32)) {
         let (mut k, mut seen) = (self.a.row_ptr()[run.row as usize] + run.first as usize, 0);
@@ -376,7 +382,7 @@ impl<'a> Laid<'a> {
 
 /// Fills pieces with entries.
 struct Filler<'a, T> {
-    plan: &'a Plan,
+    plan: &'a BlockedPlan,
     a: CsrView<'a, T>,
     equal: Option<T>,
 }
@@ -387,7 +393,7 @@ impl<T: Scalar> Filler<'_, T> {
     fn fill<C: Column>(
         &self,
         runs: &[Run],
-        entries: &impl Entries,
+        entries: &impl EntrySource,
     ) -> Result<(Vec<u32>, Pieces<T, C>), Error> {
         let (laid, tile_ptr) = Laid::new(runs);
         let pieces = tile_ptr[tile_ptr.len() - 1];
@@ -402,12 +408,12 @@ impl<T: Scalar> Filler<'_, T> {
         let mut cols = try_zeroed::<C>(pieces * PIECE)?;
         let mut flags = try_zeroed::<u16>(pieces * PIECE / LANE)?;
         let mut values = match self.equal {
-            Some(value) => Values::Equal(value),
-            None => Values::Plain(try_zeroed(pieces * PIECE)?),
+            Some(value) => SlotValues::Equal(value),
+            None => SlotValues::Plain(try_zeroed(pieces * PIECE)?),
         };
         let shared = match &mut values {
-            Values::Plain(values) => Some(Output::new(values)),
-            Values::Equal(_) => None,
+            SlotValues::Plain(values) => Some(Output::new(values)),
+            SlotValues::Equal(_) => None,
         };
         let slots = cols.chunks_mut(PIECE).zip(flags.chunks_mut(PIECE / LANE));
         parallel::for_each_item(slots.enumerate(), |(piece, (cols, flags))| {
@@ -453,7 +459,7 @@ fn count_ends(flags: &mut [u16]) {
 }
 
 /// Replaces the rows of all runs by targets, in the given order.
-fn targets(plan: &Plan, nrows: usize, runs: [&mut Vec<u32>; 2]) -> Result<Split, Error> {
+fn targets(plan: &BlockedPlan, nrows: usize, runs: [&mut Vec<u32>; 2]) -> Result<SplitRows, Error> {
     let mut next = try_zeroed::<u32>(nrows)?;
     runs.iter().for_each(|rows| rows.iter().for_each(|&row| next[row as usize] += 1));
     let (mut rows, mut ptr, mut parts) = (Vec::new(), vec![0], 0u64);
@@ -473,7 +479,7 @@ fn targets(plan: &Plan, nrows: usize, runs: [&mut Vec<u32>; 2]) -> Result<Split,
         *next += 1;
     }
     let bounds = split_bounds(&ptr);
-    Ok(Split { rows, ptr, bounds })
+    Ok(SplitRows { rows, ptr, bounds })
 }
 
 /// Bounds of the thread parts of rows whose first parts are `ptr`.

@@ -4,8 +4,8 @@ use crate::formats::{FormatKind, Plan as AnyPlan, ResidentMatrix};
 use crate::matrix::gallery;
 use crate::testing::{Oracle, chapter, devices, product, x_vector};
 
-const WINDOWS: Plan = Plan { x: Block::Windows, kib: KIB, packed: false };
-const HOT: Plan = Plan { x: Block::Hot, kib: KIB, packed: false };
+const WINDOWS: BlockedPlan = BlockedPlan { x: Block::Windows, kib: KIB, packed: false };
+const HOT: BlockedPlan = BlockedPlan { x: Block::Hot, kib: KIB, packed: false };
 
 fn generated<T: Scalar>(spec: &str) -> CsrMatrix<T> {
     spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
@@ -36,7 +36,7 @@ fn filled<N: Copy + Default>(len: usize, numbers: &[N]) -> Vec<N> {
 
 /// Checks unpacking and SpMV, in blocks of `columns` columns, on the CPU and on a GPU if there is
 /// one.
-fn check<T: Scalar>(plan: &Plan, columns: u32, a: &CsrMatrix<T>, x: &[T], context: &str) {
+fn check<T: Scalar>(plan: &BlockedPlan, columns: u32, a: &CsrMatrix<T>, x: &[T], context: &str) {
     for device in devices() {
         let packed = Box::new(pack::pack_columns(plan, columns, a.view()).unwrap());
         let placed = ResidentMatrix::on(device, packed).unwrap();
@@ -62,7 +62,7 @@ fn the_chapters_matrix() {
     assert_eq!((&*packed.tiles.tile_ptr, &*packed.tiles.windows), (&[0, 1][..], &[[0, 4]][..]));
     assert_eq!(packed.near.cols, filled(PIECE, &[0, 2, 1, 2, 3, 0, 3]));
     // Four consecutive values of a lane, its other four behind those of all lanes.
-    let Values::Plain(values) = &packed.near.values else { panic!("they are plain") };
+    let SlotValues::Plain(values) = &packed.near.values else { panic!("they are plain") };
     assert_eq!(values[..4], [3.0, 1.0, 2.0, 4.0]);
     assert_eq!(values[4..128], [0.0; 124]);
     assert_eq!(values[128..], filled(PIECE - 128, &[1.0, 1.0, 1.0]));
@@ -91,7 +91,7 @@ fn windows_of_8_columns() {
         [filled(PIECE, &[0, 1, 0]), filled(PIECE, &[0, 0, 7, 7])].concat()
     );
     // Two consecutive f64 values.
-    let Values::Plain(values) = &packed.near.values else { panic!("they are plain") };
+    let SlotValues::Plain(values) = &packed.near.values else { panic!("they are plain") };
     assert_eq!((&values[..2], &values[64..66]), (&[3.0, 2.0][..], &[1.0, 0.0][..]));
     assert_eq!((&values[512..514], &values[576..578]), (&[1.0, 4.0][..], &[1.0, 1.0][..]));
     assert_eq!((packed.near.flags[0], packed.near.flags[64]), (0b111, 0b1101));
@@ -192,16 +192,15 @@ fn equal_values_are_kept_once() {
     let mut a = matrix::<f64>(300, &[40, 0, 700, 3], 7, true);
     a.values_mut().fill(-0.0);
     for plan in [WINDOWS, HOT] {
-        let plan = Plan { packed: true, ..plan };
+        let plan = BlockedPlan { packed: true, ..plan };
         let packed = pack::pack_columns(&plan, 64, a.view()).unwrap();
-        assert!(
-            matches!(packed.near.values, Values::Equal(value) if value.bits() == (-0.0f64).bits())
-        );
+        let zero = (-0.0f64).bits();
+        assert!(matches!(packed.near.values, SlotValues::Equal(value) if value.bits() == zero));
         check(&plan, 64, &a, &x_vector(300), "equal values");
         a.values_mut()[3] = 0.0;
         assert!(matches!(
             pack::pack_columns(&plan, 64, a.view()).unwrap().near.values,
-            Values::Plain(_)
+            SlotValues::Plain(_)
         ));
         a.values_mut()[3] = -0.0;
     }
@@ -230,10 +229,10 @@ fn numbers_stand_by_16_bytes_of_every_lane() {
 #[test]
 fn windows_beyond_shared_memory() {
     let a = matrix::<f32>(1 << 16, &[900; 700], 4099, true);
-    let plan = Plan { kib: MOST_KIB, ..WINDOWS };
+    let plan = BlockedPlan { kib: MOST_KIB, ..WINDOWS };
     assert_eq!(plan.columns(ScalarKind::F32), 1 << 16);
     check(&plan, 1 << 16, &a, &x_vector(1 << 16), "256 KiB of x");
-    let equal = Plan { packed: true, ..plan };
+    let equal = BlockedPlan { packed: true, ..plan };
     let mut a = a;
     a.values_mut().fill(0.5);
     check(&equal, 1 << 16, &a, &x_vector(1 << 16), "256 KiB of x, equal values");
@@ -250,7 +249,7 @@ fn what_is_told_is_about_what_is_packed() {
     ] {
         let a = generated::<f32>(spec);
         let analysis = Analysis::of(a.view());
-        for plan in [WINDOWS, HOT, Plan { kib: 16, ..WINDOWS }] {
+        for plan in [WINDOWS, HOT, BlockedPlan { kib: 16, ..WINDOWS }] {
             let estimated = Blocked::work(&plan, &analysis, ScalarKind::F32);
             let packed = pack::pack(&plan, a.view()).unwrap();
             let runs = packed.near.targets.len() + packed.far.targets.len();
@@ -272,7 +271,7 @@ fn candidates_are_for_gpus_and_what_blocks_help() {
         let analysis = Analysis::of(generated::<f32>(spec).view());
         Blocked::candidates(&analysis, &Weights::default(), on)
             .iter()
-            .map(Plan::to_string)
+            .map(BlockedPlan::to_string)
             .collect::<Vec<_>>()
     };
     assert_eq!(candidates("lognormal,rows=200k", Target::Gpu), ["(kib:192)", "(kib:48)"]);

@@ -1,11 +1,11 @@
 //! Access to single entries of COO.
 
-use super::Host;
+use super::HostCoo;
 use crate::Scalar;
 use crate::device::cpu::partition;
 use crate::formats::Access;
 
-impl<T: Scalar> Access<T> for Host<T> {
+impl<T: Scalar> Access<T> for HostCoo<T> {
     fn visit_row(&self, row: usize, visit: &mut dyn FnMut(usize, u32, T)) {
         let first = self.row_idx.partition_point(|&r| (r as usize) < row);
         let entries = (first..self.values.len()).take_while(|&k| self.row_idx[k] as usize == row);

@@ -1,16 +1,16 @@
 //! COO on the CPU: every part sums the rows that begin in it, and carries the sum of its entries of
 //! the previous row.
 
-use super::Host;
+use super::HostCoo;
 use crate::Scalar;
-use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, run_parts};
+use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, run_parts};
 use std::ops::Range;
 
 /// `y = A x`, or `y = y + A x` when `ADD`.
-pub(super) fn spmv<T: Scalar, const ADD: bool>(a: &Host<T>, x: &[T], y: &mut [T]) {
+pub(super) fn spmv<T: Scalar, const ADD: bool>(a: &HostCoo<T>, x: &[T], y: &mut [T]) {
     let mut carries = [T::ZERO; MAX_PARTS + 1];
     let y = Output::new(y);
-    let kernel = Segments::<T, ADD> { a, x, y, carries: Output::new(&mut carries) };
+    let kernel = CooKernel::<T, ADD> { a, x, y, carries: Output::new(&mut carries) };
     // SAFETY: the matrix was checked and the caller checked the vectors; a row is written by the
     // part it begins in, a carry by its own part.
     unsafe { run_parts(&a.parts, &kernel) };
@@ -22,14 +22,14 @@ pub(super) fn spmv<T: Scalar, const ADD: bool>(a: &Host<T>, x: &[T], y: &mut [T]
 }
 
 /// Kernel over parts of the entries: a range is a range of entries.
-struct Segments<'a, T, const ADD: bool> {
-    a: &'a Host<T>,
+struct CooKernel<'a, T, const ADD: bool> {
+    a: &'a HostCoo<T>,
     x: &'a [T],
     y: Output<T>,
     carries: Output<T>,
 }
 
-impl<T: Scalar, const ADD: bool> Kernel<T> for Segments<'_, T, ADD> {
+impl<T: Scalar, const ADD: bool> CpuKernel<T> for CooKernel<'_, T, ADD> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let row_idx = &*self.a.row_idx;
@@ -68,7 +68,7 @@ impl<T: Scalar, const ADD: bool> Kernel<T> for Segments<'_, T, ADD> {
     }
 }
 
-impl<T: Scalar, const ADD: bool> Segments<'_, T, ADD> {
+impl<T: Scalar, const ADD: bool> CooKernel<'_, T, ADD> {
     /// Sums the entries of `row` from `k` on, before `end`, and moves `k` past them.
     #[inline(always)]
     unsafe fn segment<V: Vector<T>>(&self, row: u32, k: &mut usize, end: usize) -> T {

@@ -1,7 +1,9 @@
 //! COO on a GPU: a segmented sum over equal chunks, or one atomic addition per entry.
 
-use super::{CHUNK, CHUNKS_IN_PASSING, Host, Plan};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
+use super::{CHUNK, CHUNKS_IN_PASSING, CooPlan, HostCoo};
+use crate::device::{
+    BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
+};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -21,7 +23,7 @@ struct Entries<T> {
 }
 
 impl<T: Scalar> Entries<T> {
-    fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
+    fn new(host: &HostCoo<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         Ok(Self {
             residency,
             nrows: host.nrows,
@@ -32,15 +34,9 @@ impl<T: Scalar> Entries<T> {
         })
     }
 
-    /// Adds the leading parameters of every kernel to a launch.
-    fn to(&self, launch: Launch, x: Ptr<impl Sized>, y: Ptr<impl Sized>) -> Launch {
-        let launch = launch.arg(self.row_idx.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
-        launch.arg(self.values.len() as u64).arg(x).arg(y)
-    }
-
-    fn to_host(&self) -> Result<Host<T>, Error> {
+    fn to_host(&self) -> Result<HostCoo<T>, Error> {
         let (row_idx, col_idx) = (self.row_idx.to_vec()?, self.col_idx.to_vec()?);
-        Ok(Host::of(self.nrows, self.ncols, row_idx, col_idx, self.values.to_vec()?))
+        Ok(HostCoo::of(self.nrows, self.ncols, row_idx, col_idx, self.values.to_vec()?))
     }
 
     fn bytes(&self) -> u64 {
@@ -51,7 +47,7 @@ impl<T: Scalar> Entries<T> {
 /// Segmented sum: one block per chunk; the sums of rows in the chunks before their last one are
 /// added afterwards.
 #[derive(Debug)]
-struct Segments<T> {
+struct SegmentedSum<T> {
     chunks: usize,
     kernel: Kernel,
     add_carries: AddCarries,
@@ -71,7 +67,7 @@ enum AddCarries {
     Afterwards(Kernel),
 }
 
-impl<T: Scalar> Segments<T> {
+impl<T: Scalar> SegmentedSum<T> {
     /// Creates the sum, with the kernel that writes rows or the one that adds to them.
     fn new(entries: usize, gpu: Gpu, kernel: &str, residency: Residency) -> Result<Self, Error> {
         let chunks = entries.div_ceil(CHUNK);
@@ -107,22 +103,34 @@ impl<T: Scalar> Segments<T> {
             AddCarries::InPassing(arrivals) => (arrivals.on(queue)?, None),
             AddCarries::Afterwards(kernel) => (Ptr::NULL, Some(kernel)),
         };
-        let launch = entries.to(Launch::over(self.chunks, BLOCK), x, y).arg(rows).arg(carries);
-        // SAFETY: these are the parameters of `coo` and `coo_add`, with a carry for every chunk and
-        // a counter that is zero before and after the launch.
-        unsafe { self.kernel.launch(queue, launch.arg(arrivals).arg(entries.residency.shares()))? };
+        let launch = Launch::over(self.chunks, BLOCK).with(kernels::coo::Segments {
+            rows: entries.row_idx.ptr(),
+            cols: entries.col_idx.ptr(),
+            values: entries.values.ptr(),
+            nnz: entries.values.len() as u64,
+            x,
+            y,
+            carry_rows: rows,
+            carries,
+            arrivals,
+            l2_shares: entries.residency.shares(),
+        });
+        // SAFETY: the kernel is `coo` or `coo_add`; there is a carry for every chunk, and the
+        // counter is zero before and after the launch.
+        unsafe { self.kernel.launch(queue, launch)? };
         let Some(kernel) = afterwards else { return Ok(()) };
         // No row continues behind the last chunk.
         let cuts = self.chunks - 1;
-        let launch = Launch::over(cuts, 1).arg(rows).arg(carries).arg(cuts as u64).arg(y);
-        // SAFETY: these are the parameters of `coo_carries`; the rows are those of `y`.
+        let params = kernels::coo::Carries { rows, carries, count: cuts as u64, y };
+        let launch = Launch::over(cuts, 1).with(params);
+        // SAFETY: the kernel is `coo_carries`; the rows are those of `y`.
         unsafe { kernel.launch(queue, launch) }
     }
 }
 
 /// A COO matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+pub(super) struct DeviceCoo<T> {
     entries: Entries<T>,
     /// True if `y` must be cleared first, because the kernel does not write every row, or adds to
     /// it.
@@ -133,28 +141,31 @@ pub(super) struct Uploaded<T> {
 /// Summation of the entries.
 #[derive(Debug)]
 enum Sum<T> {
-    Segments(Box<Segments<T>>),
+    Segments(Box<SegmentedSum<T>>),
     Atomic(Kernel),
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceCoo<T> {
+    pub(super) fn new(host: &HostCoo<T>, gpu: Gpu) -> Result<Self, Error> {
         let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
         let sum = match host.plan {
-            Plan::Segments => {
-                Sum::Segments(Box::new(Segments::new(host.values.len(), gpu, "coo", residency)?))
-            }
-            Plan::Atomic => {
+            CooPlan::Segments => Sum::Segments(Box::new(SegmentedSum::new(
+                host.values.len(),
+                gpu,
+                "coo",
+                residency,
+            )?)),
+            CooPlan::Atomic => {
                 let module = Module::of(FILE, residency);
                 Sum::Atomic(gpu.kernel(module, &format!("coo_atomic_{}", T::KIND))?)
             }
         };
-        let clear = host.plan == Plan::Atomic || !host.reaches_every_row();
+        let clear = host.plan == CooPlan::Atomic || !host.reaches_every_row();
         Ok(Self { entries: Entries::new(host, gpu, residency)?, clear, sum })
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceCoo<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         if self.clear {
             // SAFETY: `y` has `nrows` elements.
@@ -164,9 +175,18 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             // SAFETY: the caller's promise; these are the entries it was made for.
             Sum::Segments(segments) => unsafe { segments.enqueue(&self.entries, queue, x, y) },
             Sum::Atomic(kernel) => {
-                let launch = self.entries.to(Launch::over(self.entries.values.len(), 1), x, y);
-                // SAFETY: these are the parameters of `coo_atomic`.
-                unsafe { kernel.launch(queue, launch.arg(self.entries.residency.shares())) }
+                let Entries { row_idx, col_idx, values, residency, .. } = &self.entries;
+                let launch = Launch::over(values.len(), 1).with(kernels::coo::Atomic {
+                    rows: row_idx.ptr(),
+                    cols: col_idx.ptr(),
+                    values: values.ptr(),
+                    nnz: values.len() as u64,
+                    x,
+                    y,
+                    l2_shares: residency.shares(),
+                });
+                // SAFETY: the kernel is `coo_atomic`; the vectors are the caller's promise.
+                unsafe { kernel.launch(queue, launch) }
             }
         }
     }
@@ -190,15 +210,15 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
 
 /// The COO part of another format in GPU memory.
 #[derive(Debug)]
-pub(crate) struct Tail<T> {
+pub(crate) struct DeviceTail<T> {
     entries: Entries<T>,
-    segments: Segments<T>,
+    segments: SegmentedSum<T>,
 }
 
-impl<T: Scalar> Tail<T> {
+impl<T: Scalar> DeviceTail<T> {
     /// Copies the entries to GPU memory with the given residency.
-    pub(crate) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
-        let segments = Segments::new(host.values.len(), gpu, "coo_add", residency)?;
+    pub(crate) fn new(host: &HostCoo<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
+        let segments = SegmentedSum::new(host.values.len(), gpu, "coo_add", residency)?;
         Ok(Self { entries: Entries::new(host, gpu, residency)?, segments })
     }
 
@@ -213,7 +233,7 @@ impl<T: Scalar> Tail<T> {
     }
 
     /// Copies the entries back to host memory.
-    pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
+    pub(crate) fn to_host(&self) -> Result<HostCoo<T>, Error> {
         self.entries.to_host()
     }
 

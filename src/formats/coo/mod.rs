@@ -23,7 +23,7 @@ mod constants;
 mod cpu;
 mod cuda;
 
-pub(crate) use cuda::Tail;
+pub(crate) use cuda::DeviceTail;
 
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
@@ -43,7 +43,7 @@ pub(crate) struct Coo;
 
 /// Plan of COO: the summation of the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
+pub enum CooPlan {
     /// `coo`: equally many entries per part; the sums of rows that are cut are added afterwards.
     Segments,
     /// `coo(atomic)`: every entry is added to `y` individually, in any order; the bits of `y` may
@@ -51,7 +51,7 @@ pub enum Plan {
     Atomic,
 }
 
-impl Display for Plan {
+impl Display for CooPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if *self == Self::Atomic { "(atomic)" } else { "" })
     }
@@ -77,23 +77,23 @@ pub(crate) const fn launches(entries: u64) -> u64 {
 }
 
 impl Format for Coo {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = CooPlan;
+    type Host<T: Scalar> = HostCoo<T>;
 
     const EXAMPLES: &'static [&'static str] = &["coo", "coo(atomic)"];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        Ok(if args.flag("atomic")? { Plan::Atomic } else { Plan::Segments })
+    fn parse(args: &mut PlanArgs<'_>) -> Result<CooPlan, Error> {
+        Ok(if args.flag("atomic")? { CooPlan::Atomic } else { CooPlan::Segments })
     }
 
-    fn candidates(_: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
+    fn candidates(_: &Analysis, _: &Weights, on: Target) -> Vec<CooPlan> {
         match on {
-            Target::Cpu => vec![Plan::Segments],
-            Target::Gpu => vec![Plan::Segments, Plan::Atomic],
+            Target::Cpu => vec![CooPlan::Segments],
+            Target::Gpu => vec![CooPlan::Segments, CooPlan::Atomic],
         }
     }
 
-    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(plan: &CooPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         Work {
             matrix_bytes: analysis.rows.nnz * entry_bytes(scalar),
             vector_bytes: vector_bytes(analysis, scalar),
@@ -102,48 +102,48 @@ impl Format for Coo {
             groups: analysis.rows.nrows as u64 - analysis.rows.empty_rows,
             // If not every row is written, `y` is cleared first.
             relaunches: match plan {
-                Plan::Segments => {
+                CooPlan::Segments => {
                     u64::from(analysis.rows.empty_rows > 0)
                         + launches(analysis.rows.nnz).saturating_sub(1)
                 }
-                Plan::Atomic => 1,
+                CooPlan::Atomic => 1,
             },
             ..Work::default()
         }
     }
 
-    fn eligible(plan: &Plan, on: Target) -> bool {
-        (*plan, on) != (Plan::Atomic, Target::Gpu)
+    fn eligible(plan: &CooPlan, on: Target) -> bool {
+        (*plan, on) != (CooPlan::Atomic, Target::Gpu)
     }
 
-    fn estimate_us(_: &Plan, analysis: &Analysis, work: &Work) -> f64 {
+    fn estimate_us(_: &CooPlan, analysis: &Analysis, work: &Work) -> f64 {
         6.0 + 0.3 * megabytes(work) + 5.6 * millions(analysis.rows.nrows as u64)
     }
 
-    fn keeps_order(_: &Plan) -> bool {
+    fn keeps_order(_: &CooPlan) -> bool {
         true
     }
 
-    fn kernel(plan: &Plan, on: Target) -> &'static str {
+    fn kernel(plan: &CooPlan, on: Target) -> &'static str {
         match (plan, on) {
-            (Plan::Atomic, Target::Gpu) => "coo.atomic",
+            (CooPlan::Atomic, Target::Gpu) => "coo.atomic",
             _ => "coo",
         }
     }
 
-    fn deterministic(plan: &Plan) -> bool {
-        *plan == Plan::Segments
+    fn deterministic(plan: &CooPlan) -> bool {
+        *plan == CooPlan::Segments
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        Ok(Host { plan: *plan, ..Host::beyond(a, 0)? })
+    fn pack<T: Scalar>(plan: &CooPlan, a: CsrView<'_, T>) -> Result<HostCoo<T>, Error> {
+        Ok(HostCoo { plan: *plan, ..HostCoo::beyond(a, 0)? })
     }
 }
 
 /// A matrix in COO.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
-    plan: Plan,
+pub(crate) struct HostCoo<T> {
+    plan: CooPlan,
     nrows: usize,
     ncols: usize,
     row_idx: Vec<u32>,
@@ -153,7 +153,7 @@ pub(crate) struct Host<T> {
     parts: Box<[usize]>,
 }
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostCoo<T> {
     /// The entries of `a` beyond the first `width` of their row.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl<T: Scalar> Host<T> {
         values: Vec<T>,
     ) -> Self {
         let parts = partition(values.len(), 1, |k| k as u64);
-        Self { plan: Plan::Segments, nrows, ncols, row_idx, col_idx, values, parts }
+        Self { plan: CooPlan::Segments, nrows, ncols, row_idx, col_idx, values, parts }
     }
 
     /// Matrix without entries.
@@ -234,7 +234,7 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostCoo<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         cpu::spmv::<T, false>(self, x, y);
     }
@@ -277,7 +277,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+        Ok(Box::new(cuda::DeviceCoo::new(self, gpu)?))
     }
 }
 
@@ -288,12 +288,12 @@ mod tests {
 
     #[test]
     fn the_chapters_matrices() {
-        let packed = Coo::pack(&Plan::Segments, chapter::matrix::<f32>().view()).unwrap();
+        let packed = Coo::pack(&CooPlan::Segments, chapter::matrix::<f32>().view()).unwrap();
         assert_eq!(packed.row_idx, [0, 0, 2, 2, 2, 3, 3]);
         assert_eq!(packed.col_idx, [0, 2, 1, 2, 3, 0, 3]);
         assert_eq!(packed.values, [3.0, 1.0, 2.0, 4.0, 1.0, 1.0, 1.0]);
 
-        let exercise = Coo::pack(&Plan::Atomic, chapter::exercise::<f32>().view()).unwrap();
+        let exercise = Coo::pack(&CooPlan::Atomic, chapter::exercise::<f32>().view()).unwrap();
         assert_eq!(exercise.row_idx, [0, 0, 1, 2, 2, 3, 3]);
         assert_eq!(exercise.col_idx, [0, 2, 2, 1, 2, 0, 3]);
         assert_eq!(exercise.values, [1.0, 7.0, 8.0, 4.0, 3.0, 2.0, 1.0]);
@@ -303,13 +303,13 @@ mod tests {
     fn storage_is_three_words_an_entry() {
         let a = chapter::matrix::<f32>();
         let bytes =
-            Coo::work(&Plan::Segments, &Analysis::of(a.view()), ScalarKind::F32).matrix_bytes;
+            Coo::work(&CooPlan::Segments, &Analysis::of(a.view()), ScalarKind::F32).matrix_bytes;
         assert_eq!(bytes, 4 * 3 * 7);
     }
 
     #[test]
     fn rows_without_entries_come_and_go() {
-        let whole = Coo::pack(&Plan::Segments, chapter::matrix::<f32>().view()).unwrap();
+        let whole = Coo::pack(&CooPlan::Segments, chapter::matrix::<f32>().view()).unwrap();
         let (compact, rows) = whole.compacted();
         assert_eq!(
             (compact.nrows, &*compact.row_idx, &*rows),
@@ -317,7 +317,8 @@ mod tests {
         );
         assert!(!whole.reaches_every_row() && compact.reaches_every_row());
         assert_eq!(compact.expanded(4, &rows).row_idx, whole.row_idx);
-        let (nothing, rows) = Host::beyond(chapter::matrix::<f32>().view(), 9).unwrap().compacted();
+        let (nothing, rows) =
+            HostCoo::beyond(chapter::matrix::<f32>().view(), 9).unwrap().compacted();
         assert!(nothing.values.is_empty() && rows.is_empty());
     }
 

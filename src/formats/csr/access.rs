@@ -1,10 +1,10 @@
 //! Access to single entries of CSR.
 
-use super::Host;
+use super::HostCsr;
 use crate::Scalar;
 use crate::formats::access::{Access, COMPACT};
 
-impl<T: Scalar> Access<T> for Host<T> {
+impl<T: Scalar> Access<T> for HostCsr<T> {
     fn visit_row(&self, row: usize, visit: &mut dyn FnMut(usize, u32, T)) {
         (self.row_ptr.get(row)..self.row_ptr.get(row + 1))
             .for_each(|k| visit(k, self.col_idx[k], self.values[k]));

@@ -1,8 +1,8 @@
 //! CSR on the CPU.
 
-use super::{Host, Plan};
+use super::{CsrPlan, HostCsr};
 use crate::Scalar;
-use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts};
+use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, prefetch, run_parts};
 use std::ops::Range;
 
 /// Prefetch distance in entries. Measured on Zen 4, 64 to 512 are alike and a tenth faster than no
@@ -40,26 +40,26 @@ pub(super) fn ask_ahead_of<T>(values: &[T], col_idx: &[u32], k: usize) {
 }
 
 /// `y = A x` with offsets of one width.
-pub(super) fn spmv<T: Scalar, O: Offset>(a: &Host<T>, row_ptr: &[O], x: &[T], y: &mut [T]) {
-    let rows = Rows { row_ptr, col_idx: &a.col_idx, values: &a.values, x, y: Output::new(y) };
+pub(super) fn spmv<T: Scalar, O: Offset>(a: &HostCsr<T>, row_ptr: &[O], x: &[T], y: &mut [T]) {
+    let rows = CsrArrays { row_ptr, col_idx: &a.col_idx, values: &a.values, x, y: Output::new(y) };
     let parts = &a.arrangement.parts;
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
     unsafe {
         match a.arrangement.plan {
-            Plan::Scalar => run_parts(parts, &Sums::<_, _, 1>(rows)),
-            Plan::Vector(2) => run_parts(parts, &Sums::<_, _, 2>(rows)),
-            Plan::Vector(4) => run_parts(parts, &Sums::<_, _, 4>(rows)),
-            Plan::Vector(8) => run_parts(parts, &Sums::<_, _, 8>(rows)),
-            Plan::Vector(16) => run_parts(parts, &Sums::<_, _, 16>(rows)),
-            Plan::Vector(_) => run_parts(parts, &Sums::<_, _, 32>(rows)),
-            Plan::Balanced => balanced(rows, parts, y.len()),
+            CsrPlan::Scalar => run_parts(parts, &RowSums::<_, _, 1>(rows)),
+            CsrPlan::Vector(2) => run_parts(parts, &RowSums::<_, _, 2>(rows)),
+            CsrPlan::Vector(4) => run_parts(parts, &RowSums::<_, _, 4>(rows)),
+            CsrPlan::Vector(8) => run_parts(parts, &RowSums::<_, _, 8>(rows)),
+            CsrPlan::Vector(16) => run_parts(parts, &RowSums::<_, _, 16>(rows)),
+            CsrPlan::Vector(_) => run_parts(parts, &RowSums::<_, _, 32>(rows)),
+            CsrPlan::Balanced => balanced(rows, parts, y.len()),
         }
     }
 }
 
 /// Borrowed arrays of an SpMV.
 #[derive(Clone, Copy)]
-struct Rows<'a, T, O> {
+struct CsrArrays<'a, T, O> {
     row_ptr: &'a [O],
     col_idx: &'a [u32],
     values: &'a [T],
@@ -68,12 +68,12 @@ struct Rows<'a, T, O> {
 }
 
 /// Kernel with `W` running sums per row; a range is a range of rows.
-struct Sums<'a, T, O, const W: usize>(Rows<'a, T, O>);
+struct RowSums<'a, T, O, const W: usize>(CsrArrays<'a, T, O>);
 
-impl<T: Scalar, O: Offset, const W: usize> Kernel<T> for Sums<'_, T, O, W> {
+impl<T: Scalar, O: Offset, const W: usize> CpuKernel<T> for RowSums<'_, T, O, W> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
-        let Rows { row_ptr, y, .. } = self.0;
+        let CsrArrays { row_ptr, y, .. } = self.0;
         let mut start = row_ptr[range.start].get();
         for row in range {
             let end = row_ptr[row + 1].get();
@@ -84,7 +84,7 @@ impl<T: Scalar, O: Offset, const W: usize> Kernel<T> for Sums<'_, T, O, W> {
     }
 }
 
-impl<T: Scalar, O: Offset> Rows<'_, T, O> {
+impl<T: Scalar, O: Offset> CsrArrays<'_, T, O> {
     /// Returns the sum of `values[k] · x[col_idx[k]]` over `entries`, in `W` running sums.
     ///
     /// # Safety
@@ -176,7 +176,7 @@ impl<T: Scalar, O: Offset> Rows<'_, T, O> {
 
 /// Multiplies with equally many entries per part: the rows that begin in a part are written, the
 /// sum of the row that began before it is carried.
-unsafe fn balanced<T: Scalar, O: Offset>(rows: Rows<'_, T, O>, parts: &[usize], nrows: usize) {
+unsafe fn balanced<T: Scalar, O: Offset>(rows: CsrArrays<'_, T, O>, parts: &[usize], nrows: usize) {
     let mut carries = [T::ZERO; MAX_PARTS + 1];
     let kernel = Balanced { rows, nrows, parts, carries: Output::new(&mut carries) };
     // SAFETY: as `spmv`; a row is written by the part it begins in and a carry by its own part.
@@ -190,7 +190,7 @@ unsafe fn balanced<T: Scalar, O: Offset>(rows: Rows<'_, T, O>, parts: &[usize], 
 
 /// Kernel of [`balanced`]; a range is a range of entries.
 struct Balanced<'a, T, O> {
-    rows: Rows<'a, T, O>,
+    rows: CsrArrays<'a, T, O>,
     nrows: usize,
     parts: &'a [usize],
     carries: Output<T>,
@@ -208,7 +208,7 @@ impl<T: Scalar, O: Offset> Balanced<'_, T, O> {
         /// Row length from which the masked remainder of a vector costs less than vectors save;
         /// measured on Zen 4.
         const LONG: usize = 48;
-        // SAFETY: as `Rows::dot`.
+        // SAFETY: as `CsrArrays::dot`.
         unsafe {
             if entries.len() < LONG {
                 self.rows.dot_array::<4>(entries)
@@ -219,10 +219,10 @@ impl<T: Scalar, O: Offset> Balanced<'_, T, O> {
     }
 }
 
-impl<T: Scalar, O: Offset> Kernel<T> for Balanced<'_, T, O> {
+impl<T: Scalar, O: Offset> CpuKernel<T> for Balanced<'_, T, O> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
-        let Rows { row_ptr, y, .. } = self.rows;
+        let CsrArrays { row_ptr, y, .. } = self.rows;
         let last = range.end == row_ptr[self.nrows].get();
         let rows =
             self.first_row(range.start)..if last { self.nrows } else { self.first_row(range.end) };

@@ -1,11 +1,11 @@
 //! CSR on a GPU: some lanes per row, or blocks with equal chunks of entries and row ends.
 
 use super::chunks::{Chunk, Cutting};
-use super::{Arrangement, Host, LANE_ENTRIES, Offsets, Plan};
+use super::{Arrangement, CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
-use crate::formats::{Arrays, DeviceCsr, DeviceMatrix, NoArrays, row_products};
+use crate::formats::{Arrays, CsrSource, DeviceMatrix, NoArrays, row_products};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ const FILE: &str = "csr";
 /// Residency of a matrix. Lanes that return for more entries of a row find the rest of a line in
 /// the caches, from which evict-first loads drive it out: on an H200 `csr(scalar)` then takes 101
 /// in place of 53 µs for rows of 20 and 136 MB.
-fn residency<T: Scalar>(plan: Plan, matrix: &CsrBuffers<T>) -> Residency {
+fn residency<T: Scalar>(plan: CsrPlan, matrix: &CsrBuffers<T>) -> Residency {
     let CsrBuffers { gpu, nrows, ncols, .. } = *matrix;
     let residency = Residency::of::<T>(gpu, matrix.bytes(), (nrows, ncols));
     let lanes = match plan {
-        Plan::Scalar => 1,
-        Plan::Vector(lanes) => lanes as usize,
-        Plan::Balanced => return residency,
+        CsrPlan::Scalar => 1,
+        CsrPlan::Vector(lanes) => lanes as usize,
+        CsrPlan::Balanced => return residency,
     };
     if matrix.values.len() > nrows * lanes * LANE_ENTRIES as usize {
         residency.without_streaming()
@@ -39,10 +39,10 @@ enum DeviceOffsets {
 }
 
 impl DeviceOffsets {
-    fn new(row_ptr: &Offsets, gpu: Gpu) -> Result<Self, Error> {
+    fn new(row_ptr: &RowOffsets, gpu: Gpu) -> Result<Self, Error> {
         Ok(match row_ptr {
-            Offsets::Narrow(ptr) => Self::Narrow(gpu.upload(ptr)?),
-            Offsets::Wide(ptr) => Self::Wide(gpu.upload(ptr)?),
+            RowOffsets::Narrow(ptr) => Self::Narrow(gpu.upload(ptr)?),
+            RowOffsets::Wide(ptr) => Self::Wide(gpu.upload(ptr)?),
         })
     }
 
@@ -54,18 +54,18 @@ impl DeviceOffsets {
         }
     }
 
-    /// Adds the offsets to the parameters.
-    fn to(&self, launch: Launch) -> Launch {
+    /// Their address, for the kernels of this width.
+    fn ptr(&self) -> Ptr<usize> {
         match self {
-            Self::Narrow(ptr) => launch.arg(ptr.ptr()),
-            Self::Wide(ptr) => launch.arg(ptr.ptr()),
+            Self::Narrow(ptr) => ptr.ptr().cast(),
+            Self::Wide(ptr) => ptr.ptr().cast(),
         }
     }
 
     fn to_vec(&self) -> Result<Vec<usize>, Error> {
         Ok(match self {
-            Self::Narrow(ptr) => Offsets::Narrow(ptr.to_vec()?),
-            Self::Wide(ptr) => Offsets::Wide(ptr.to_vec()?),
+            Self::Narrow(ptr) => RowOffsets::Narrow(ptr.to_vec()?),
+            Self::Wide(ptr) => RowOffsets::Wide(ptr.to_vec()?),
         }
         .to_vec())
     }
@@ -97,15 +97,15 @@ impl<T: Scalar> CsrBuffers<T> {
 
 /// A CSR matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+pub(super) struct DeviceCsr<T> {
     matrix: CsrBuffers<T>,
     kernel: RowKernel,
-    sharing: Sharing,
+    assignment: Assignment,
 }
 
 /// Assignment of entries to threads.
 #[derive(Debug)]
-enum Sharing {
+enum Assignment {
     /// Number of lanes per row.
     Lanes(u32),
     /// One block per chunk.
@@ -134,10 +134,17 @@ impl Chunks {
         let table = gpu.uninitialised::<Chunk>(count as usize + 1)?;
         let any_cut = gpu.zeroed::<u32>(1)?;
         let (spacing, reach) = cutting.spacing_and_reach();
-        let launch = matrix.row_ptr.to(Launch::over(table.len(), 1)).arg(nrows as u32);
-        let launch = launch.arg(spacing).arg(reach).arg(count).arg(table.ptr()).arg(any_cut.ptr());
+        let launch = Launch::over(table.len(), 1).with(kernels::csr::Chunks {
+            row_ptr: matrix.row_ptr.ptr(),
+            nrows: nrows as u32,
+            spacing,
+            reach,
+            count,
+            chunks: table.ptr(),
+            any_cut: any_cut.ptr(),
+        });
         let kernel = gpu.kernel(module, &format!("csr_chunks_{}", matrix.row_ptr.name()))?;
-        // SAFETY: these are the parameters of `csr_chunks`, with a thread for every chunk; the
+        // SAFETY: the kernel has a thread for every chunk, and reads offsets of this width; the
         // arrays outlive the wait for `any_cut`.
         unsafe { kernel.launch(gpu.queue(), launch)? };
         let words = count as usize * size_of::<T>() / size_of::<u32>();
@@ -146,30 +153,30 @@ impl Chunks {
     }
 }
 
-/// Kernel and assignment of entries to threads under a plan.
-fn arranged<T: Scalar>(
+/// Kernel of a plan, and its assignment of entries to threads.
+fn kernel_of<T: Scalar>(
     arrangement: &Arrangement,
     matrix: &CsrBuffers<T>,
-) -> Result<(RowKernel, Sharing), Error> {
+) -> Result<(RowKernel, Assignment), Error> {
     let gpu = matrix.gpu;
     let residency = residency(arrangement.plan, matrix);
     let module = Module::of(FILE, residency);
     let (scalar, offset) = (T::KIND, matrix.row_ptr.name());
-    let (name, sharing) = match arrangement.plan {
-        Plan::Scalar => ("scalar".to_owned(), Sharing::Lanes(1)),
-        Plan::Vector(lanes) => (format!("vector{lanes}"), Sharing::Lanes(lanes)),
-        Plan::Balanced => {
+    let (name, assignment) = match arrangement.plan {
+        CsrPlan::Scalar => ("scalar".to_owned(), Assignment::Lanes(1)),
+        CsrPlan::Vector(lanes) => (format!("vector{lanes}"), Assignment::Lanes(lanes)),
+        CsrPlan::Balanced => {
             let loads = if arrangement.striped { "striped" } else { "balanced" };
             let chunks = Chunks::new(arrangement.cutting, matrix, module)?;
-            (format!("{loads}{}", arrangement.cutting.run()), Sharing::Chunks(chunks))
+            (format!("{loads}{}", arrangement.cutting.run()), Assignment::Chunks(chunks))
         }
     };
     let kernel = RowKernel::new(gpu, module, residency, format!("csr_{name}_{scalar}_{offset}"))?;
-    Ok((kernel, sharing))
+    Ok((kernel, assignment))
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceCsr<T> {
+    pub(super) fn new(host: &HostCsr<T>, gpu: Gpu) -> Result<Self, Error> {
         let matrix = CsrBuffers {
             gpu,
             nrows: host.row_ptr.len() - 1,
@@ -178,37 +185,37 @@ impl<T: Scalar> Uploaded<T> {
             col_idx: Arc::new(gpu.upload(&host.col_idx)?),
             values: Arc::new(gpu.upload(&host.values)?),
         };
-        let (kernel, sharing) = arranged(&host.arrangement, &matrix)?;
-        Ok(Self { matrix, kernel, sharing })
+        let (kernel, assignment) = kernel_of(&host.arrangement, &matrix)?;
+        Ok(Self { matrix, kernel, assignment })
     }
 
     /// Takes the arrays of a matrix in GPU memory. `a` is the same matrix in host memory.
     pub(super) fn from_device(
-        plan: Plan,
+        plan: CsrPlan,
         a: CsrView<'_, T>,
-        there: &DeviceCsr<T>,
+        there: &CsrSource<T>,
     ) -> Result<Self, Error> {
         let (gpu, nrows, ncols) = (there.gpu, a.nrows(), a.ncols());
-        let row_ptr = match Offsets::width(a.nnz() as u64) {
+        let row_ptr = match RowOffsets::width(a.nnz() as u64) {
             4 => DeviceOffsets::Narrow(gpu.uninitialised(nrows + 1)?),
-            _ => DeviceOffsets::new(&Offsets::new(a.row_ptr())?, gpu)?,
+            _ => DeviceOffsets::new(&RowOffsets::new(a.row_ptr())?, gpu)?,
         };
         let (col_idx, values) = (there.kept(&there.col_idx)?, there.kept(&there.values)?);
         let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
         if let DeviceOffsets::Narrow(row_ptr) = &matrix.row_ptr {
             let module = Module::of(FILE, residency(plan, &matrix));
-            let width = usize::BITS;
-            let kernel = gpu.kernel(module, &format!("csr_narrow_o{width}"))?;
-            let launch = Launch::over(row_ptr.len(), 1).arg(there.row_ptr.ptr());
-            // SAFETY: these are the parameters of `csr_narrow`, with a thread for every offset;
-            // freeing the arrays waits.
-            unsafe {
-                kernel.launch(gpu.queue(), launch.arg(row_ptr.len() as u64).arg(row_ptr.ptr()))?;
-            }
+            let kernel = gpu.kernel(module, &format!("csr_narrow_o{}", usize::BITS))?;
+            let launch = Launch::over(row_ptr.len(), 1).with(kernels::csr::Narrow {
+                offsets: there.row_ptr.ptr(),
+                count: row_ptr.len() as u64,
+                narrowed: row_ptr.ptr(),
+            });
+            // SAFETY: the kernel has a thread for every offset; the wait outlasts it.
+            unsafe { kernel.launch(gpu.queue(), launch)? };
             gpu.queue().synchronize()?;
         }
-        let (kernel, sharing) = arranged(&Arrangement::of(plan, a), &matrix)?;
-        Ok(Self { matrix, kernel, sharing })
+        let (kernel, assignment) = kernel_of(&Arrangement::of(plan, a), &matrix)?;
+        Ok(Self { matrix, kernel, assignment })
     }
 
     /// Enqueues the SpMV.
@@ -218,27 +225,37 @@ impl<T: Scalar> Uploaded<T> {
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let CsrBuffers { nrows, ref row_ptr, ref col_idx, ref values, .. } = self.matrix;
-        let arrays = |launch| row_ptr.to(launch).arg(col_idx.ptr()).arg(values.ptr());
-        match &self.sharing {
-            Sharing::Lanes(lanes) => {
-                let launch = out.to(arrays(Launch::over(nrows, *lanes)).arg(nrows as u32).arg(x));
-                // SAFETY: these are the parameters of `csr_scalar` and `csr_vector`; the vectors
-                // are the caller's promise.
-                unsafe { self.kernel.launch(queue, &out, launch) }
+        let (row_ptr, cols, nnz) = (row_ptr.ptr(), col_idx.ptr(), values.len() as u64);
+        let (values, l2_shares) = (values.ptr(), self.kernel.residency().shares());
+        let launch = match &self.assignment {
+            Assignment::Lanes(lanes) => {
+                let (launch, nrows) = (Launch::over(nrows, *lanes), nrows as u32);
+                launch.with(kernels::csr::Rows { row_ptr, cols, values, nrows, x, out, l2_shares })
             }
-            Sharing::Chunks(chunks) => {
+            Assignment::Chunks(chunks) => {
                 let parts = chunks.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?;
-                let launch = arrays(Launch::new(chunks.count, BLOCK)).arg(chunks.table.ptr());
-                let launch = out.to(launch.arg(nrows as u32).arg(values.len() as u64).arg(x));
-                // SAFETY: these are the parameters of `csr_balanced`. If rows are cut there are
-                // words for every chunk, which are zero before and after the launch.
-                unsafe { self.kernel.launch(queue, &out, launch.arg(parts)) }
+                Launch::new(chunks.count, BLOCK).with(kernels::csr::Balanced {
+                    row_ptr,
+                    cols,
+                    values,
+                    chunks: chunks.table.ptr(),
+                    nrows: nrows as u32,
+                    nnz,
+                    x,
+                    out,
+                    parts,
+                    l2_shares,
+                })
             }
-        }
+        };
+        // SAFETY: the kernel is that of the assignment: `csr_scalar` or `csr_vector`, or
+        // `csr_balanced`. That has words for every chunk if rows are cut, which are zero before and
+        // after the launch. The vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, &out, launch) }
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     row_products!();
 
     fn change_plan(
@@ -247,7 +264,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         a: CsrView<'_, T>,
     ) -> Result<bool, Error> {
         let crate::formats::Plan::Csr(plan) = plan else { return Ok(false) };
-        (self.kernel, self.sharing) = arranged(&Arrangement::of(*plan, a), &self.matrix)?;
+        (self.kernel, self.assignment) = kernel_of(&Arrangement::of(*plan, a), &self.matrix)?;
         Ok(true)
     }
 
@@ -264,9 +281,9 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     }
 
     fn device_bytes(&self) -> u64 {
-        let chunks = match &self.sharing {
-            Sharing::Lanes(_) => 0,
-            Sharing::Chunks(chunks) => chunks.table.bytes(),
+        let chunks = match &self.assignment {
+            Assignment::Lanes(_) => 0,
+            Assignment::Chunks(chunks) => chunks.table.bytes(),
         };
         self.matrix.bytes() + chunks
     }
@@ -295,9 +312,9 @@ mod tests {
         for spec in ["poisson2d,n=7", "uniform,rows=20k", "lp,rows=300", "rmat,scale=14"] {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
             let host = chunks(a.row_ptr(), Cutting::of_rows(a.row_ptr()));
-            let there = DeviceCsr::upload(a.view(), gpu).unwrap();
-            let packed = Uploaded::from_device(Plan::Balanced, a.view(), &there).unwrap();
-            let Sharing::Chunks(made) = &packed.sharing else { panic!("{spec}") };
+            let there = CsrSource::upload(a.view(), gpu).unwrap();
+            let packed = DeviceCsr::from_device(CsrPlan::Balanced, a.view(), &there).unwrap();
+            let Assignment::Chunks(made) = &packed.assignment else { panic!("{spec}") };
             assert_eq!(made.table.to_vec().unwrap(), host, "{spec}");
             assert_eq!(made.parts.is_some(), any_cut(&host), "{spec}");
             assert_eq!(packed.matrix.row_ptr.to_vec().unwrap(), a.row_ptr(), "{spec}");

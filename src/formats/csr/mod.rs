@@ -24,7 +24,7 @@ mod cuda;
 mod spmm;
 
 use super::{
-    Access, Arrays, DeviceCsr, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs,
+    Access, Arrays, CsrSource, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs,
     Target, Weights, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -44,7 +44,7 @@ pub(crate) struct Csr;
 
 /// Plan of CSR: the summation of a row. A running sum on the CPU is a lane of a warp on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
+pub enum CsrPlan {
     /// `csr(scalar)`, also `csr`: one running sum per row, in the order of its entries. The
     /// textbook loop.
     Scalar,
@@ -62,7 +62,7 @@ const CHAIN: u32 = 16;
 /// Numbers of running sums that have a kernel.
 const VECTOR_WIDTHS: [u32; 5] = [2, 4, 8, 16, 32];
 
-impl Display for Plan {
+impl Display for CsrPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Scalar => f.write_str("(scalar)"),
@@ -73,8 +73,8 @@ impl Display for Plan {
 }
 
 impl Format for Csr {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = CsrPlan;
+    type Host<T: Scalar> = HostCsr<T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "csr(scalar)",
@@ -86,50 +86,50 @@ impl Format for Csr {
         "csr(balanced)",
     ];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+    fn parse(args: &mut PlanArgs<'_>) -> Result<CsrPlan, Error> {
         let scalar = args.flag("scalar")?;
         let vector = args.number("vector")?;
         let balanced = args.flag("balanced")?;
         match (scalar, vector, balanced) {
-            (_, None, false) => Ok(Plan::Scalar),
+            (_, None, false) => Ok(CsrPlan::Scalar),
             (false, Some(width), false) if VECTOR_WIDTHS.contains(&width) => {
-                Ok(Plan::Vector(width))
+                Ok(CsrPlan::Vector(width))
             }
             (false, Some(width), false) => Err(args.error(format!(
                 "`vector` may be 2, 4, 8, 16 or 32, written vector:2, 4, 8, 16, 32; not {width}"
             ))),
-            (false, None, true) => Ok(Plan::Balanced),
+            (false, None, true) => Ok(CsrPlan::Balanced),
             _ => Err(args.error("only one of scalar, vector:W and balanced can be".to_owned())),
         }
     }
 
-    fn candidates(_: &Analysis, _: &Weights, _: Target) -> Vec<Plan> {
-        let vectors = VECTOR_WIDTHS.iter().map(|&width| Plan::Vector(width));
-        [Plan::Scalar, Plan::Balanced].into_iter().chain(vectors).collect()
+    fn candidates(_: &Analysis, _: &Weights, _: Target) -> Vec<CsrPlan> {
+        let vectors = VECTOR_WIDTHS.iter().map(|&width| CsrPlan::Vector(width));
+        [CsrPlan::Scalar, CsrPlan::Balanced].into_iter().chain(vectors).collect()
     }
 
-    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(plan: &CsrPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
         let lengths = &analysis.rows.histogram;
         let cutting = Cutting::of(nrows, nnz, |len| nnz - lengths.entries_up_to(len as u32));
-        let chunks = if *plan == Plan::Balanced { cutting.bytes(nrows, nnz) } else { 0 };
+        let chunks = if *plan == CsrPlan::Balanced { cutting.bytes(nrows, nnz) } else { 0 };
         let by_lanes = |lanes: u32| {
             let blocks = (nrows * u64::from(lanes)).div_ceil(u64::from(BLOCK));
             (u64::from(analysis.rows.max.div_ceil(lanes)), blocks)
         };
         let (depth, overlapping) = match plan {
-            Plan::Scalar => by_lanes(1),
-            Plan::Vector(lanes) => by_lanes(*lanes),
-            Plan::Balanced => (0, cutting.count(nrows, nnz)),
+            CsrPlan::Scalar => by_lanes(1),
+            CsrPlan::Vector(lanes) => by_lanes(*lanes),
+            CsrPlan::Balanced => (0, cutting.count(nrows, nnz)),
         };
         Work {
-            matrix_bytes: (nrows + 1) * Offsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
+            matrix_bytes: (nrows + 1) * RowOffsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
             vector_bytes: vector_bytes(analysis, scalar),
             slots: nnz,
             gathered: super::gathered(nnz, analysis.structure.runs),
             dependent_adds: analysis.rows.histogram.entries_beyond(CHAIN),
             rows: nrows,
-            serial_slots: if *plan == Plan::Balanced { 0 } else { u64::from(analysis.rows.max) },
+            serial_slots: if *plan == CsrPlan::Balanced { 0 } else { u64::from(analysis.rows.max) },
             critical_path: depth,
             relaunches: u64::from(depth > LANE_ENTRIES),
             overlapping,
@@ -137,20 +137,24 @@ impl Format for Csr {
         }
     }
 
-    fn keeps_order(_: &Plan) -> bool {
+    fn keeps_order(_: &CsrPlan) -> bool {
         true
     }
 
-    fn estimate_us(plan: &Plan, analysis: &Analysis, work: &Work) -> f64 {
+    fn spmm_plan(_: &Analysis, on: Target) -> Option<CsrPlan> {
+        (on == Target::Cpu).then_some(CsrPlan::Scalar)
+    }
+
+    fn estimate_us(plan: &CsrPlan, analysis: &Analysis, work: &Work) -> f64 {
         let rows = &analysis.rows;
         let lanes = match plan {
-            Plan::Balanced => {
+            CsrPlan::Balanced => {
                 let columns = millions(work.vector_bytes) * rows.ncols as f64;
                 let vectors = (rows.nrows + rows.ncols).max(1) as f64;
                 return 1.8 + 0.36 * megabytes(work) + 0.53 * columns / vectors;
             }
-            Plan::Scalar => 1,
-            Plan::Vector(lanes) => u64::from(*lanes),
+            CsrPlan::Scalar => 1,
+            CsrPlan::Vector(lanes) => u64::from(*lanes),
         };
         let entries = millions(rows.nnz);
         // Each lane reads lines of its own, in many turns: they do not stay in the L1.
@@ -162,59 +166,59 @@ impl Format for Csr {
         1.0 + 0.16 * megabytes(work) + 4.5 * threads + chain + apart * entries
     }
 
-    fn kernel(plan: &Plan, _: Target) -> &'static str {
+    fn kernel(plan: &CsrPlan, _: Target) -> &'static str {
         match plan {
-            Plan::Scalar => "csr.scalar",
-            Plan::Vector(2) => "csr.vector2",
-            Plan::Vector(4) => "csr.vector4",
-            Plan::Vector(8) => "csr.vector8",
-            Plan::Vector(16) => "csr.vector16",
-            Plan::Vector(_) => "csr.vector32",
-            Plan::Balanced => "csr.balanced",
+            CsrPlan::Scalar => "csr.scalar",
+            CsrPlan::Vector(2) => "csr.vector2",
+            CsrPlan::Vector(4) => "csr.vector4",
+            CsrPlan::Vector(8) => "csr.vector8",
+            CsrPlan::Vector(16) => "csr.vector16",
+            CsrPlan::Vector(_) => "csr.vector32",
+            CsrPlan::Balanced => "csr.balanced",
         }
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        Ok(Host {
+    fn pack<T: Scalar>(plan: &CsrPlan, a: CsrView<'_, T>) -> Result<HostCsr<T>, Error> {
+        Ok(HostCsr {
             ncols: a.ncols(),
             arrangement: Arrangement::of(*plan, a),
-            row_ptr: Offsets::new(a.row_ptr())?,
+            row_ptr: RowOffsets::new(a.row_ptr())?,
             col_idx: try_copied(a.col_idx())?,
             values: try_copied(a.values())?,
         })
     }
 
-    fn packs_on_device(_: &Plan) -> bool {
+    fn packs_on_device(_: &CsrPlan) -> bool {
         true
     }
 
     fn pack_on_device<T: Scalar>(
-        plan: &Plan,
+        plan: &CsrPlan,
         a: CsrView<'_, T>,
-        there: &DeviceCsr<T>,
+        there: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-        Ok(Some(Arc::new(cuda::Uploaded::from_device(*plan, a, there)?)))
+        Ok(Some(Arc::new(cuda::DeviceCsr::from_device(*plan, a, there)?)))
     }
 }
 
 /// Assignment of the entries to threads under a plan.
 #[derive(Debug)]
 struct Arrangement {
-    plan: Plan,
-    /// For [`Plan::Balanced`] on a GPU: the partition into chunks.
+    plan: CsrPlan,
+    /// For [`CsrPlan::Balanced`] on a GPU: the partition into chunks.
     cutting: Cutting,
     /// True if the threads of a GPU load the entries of a chunk in turn.
     striped: bool,
-    /// Bounds of the parts: in rows, or in entries for [`Plan::Balanced`].
+    /// Bounds of the parts: in rows, or in entries for [`CsrPlan::Balanced`].
     parts: Box<[usize]>,
 }
 
 impl Arrangement {
-    fn of<T: Scalar>(plan: Plan, a: CsrView<'_, T>) -> Self {
+    fn of<T: Scalar>(plan: CsrPlan, a: CsrView<'_, T>) -> Self {
         let ptr = a.row_ptr();
         let cutting = Cutting::of_rows(ptr);
         let parts = match plan {
-            Plan::Balanced => partition(a.nnz(), 1, |k| k as u64),
+            CsrPlan::Balanced => partition(a.nnz(), 1, |k| k as u64),
             // Beginning and ending a row costs about as much as an entry.
             _ => partition(a.nrows(), 1, |row| (ptr[row] + row) as u64),
         };
@@ -224,18 +228,18 @@ impl Arrangement {
 
     /// Bytes of the chunk table on a GPU.
     fn chunk_bytes(&self, nrows: u64, nnz: u64) -> u64 {
-        if self.plan == Plan::Balanced { self.cutting.bytes(nrows, nnz) } else { 0 }
+        if self.plan == CsrPlan::Balanced { self.cutting.bytes(nrows, nnz) } else { 0 }
     }
 }
 
 /// Row offsets of the narrowest possible type.
 #[derive(Debug)]
-enum Offsets {
+enum RowOffsets {
     Narrow(Vec<u32>),
     Wide(Vec<u64>),
 }
 
-impl Offsets {
+impl RowOffsets {
     /// Bytes of one offset in a matrix of `nnz` entries.
     fn width(nnz: u64) -> u64 {
         if u32::try_from(nnz).is_ok() { 4 } else { 8 }
@@ -279,19 +283,19 @@ impl Offsets {
 
 /// A CSR matrix.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
+pub(crate) struct HostCsr<T> {
     ncols: usize,
-    row_ptr: Offsets,
+    row_ptr: RowOffsets,
     col_idx: Vec<u32>,
     values: Vec<T>,
     arrangement: Arrangement,
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         match &self.row_ptr {
-            Offsets::Narrow(ptr) => cpu::spmv(self, ptr, x, y),
-            Offsets::Wide(ptr) => cpu::spmv(self, ptr, x, y),
+            RowOffsets::Narrow(ptr) => cpu::spmv(self, ptr, x, y),
+            RowOffsets::Wide(ptr) => cpu::spmv(self, ptr, x, y),
         }
     }
 
@@ -338,7 +342,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+        Ok(Box::new(cuda::DeviceCsr::new(self, gpu)?))
     }
 }
 
@@ -352,12 +356,12 @@ mod tests {
     #[test]
     fn the_chapters_matrices() {
         let a = chapter::matrix::<f32>();
-        let packed = Csr::pack(&Plan::Scalar, a.view()).unwrap();
+        let packed = Csr::pack(&CsrPlan::Scalar, a.view()).unwrap();
         assert_eq!(packed.row_ptr.to_vec(), [0, 2, 2, 5, 7]);
         assert_eq!(packed.col_idx, [0, 2, 1, 2, 3, 0, 3]);
         assert_eq!(packed.values, [3.0, 1.0, 2.0, 4.0, 1.0, 1.0, 1.0]);
 
-        let exercise = Csr::pack(&Plan::Scalar, chapter::exercise::<f32>().view()).unwrap();
+        let exercise = Csr::pack(&CsrPlan::Scalar, chapter::exercise::<f32>().view()).unwrap();
         assert_eq!(exercise.row_ptr.to_vec(), [0, 2, 3, 5, 7]);
         assert_eq!(exercise.col_idx, [0, 2, 2, 1, 2, 0, 3]);
         assert_eq!(exercise.values, [1.0, 7.0, 8.0, 4.0, 3.0, 2.0, 1.0]);
@@ -366,7 +370,7 @@ mod tests {
     #[test]
     fn storage_is_two_words_an_entry_and_one_a_row() {
         let a = chapter::matrix::<f32>();
-        let work = Csr::work(&Plan::Scalar, &Analysis::of(a.view()), ScalarKind::F32);
+        let work = Csr::work(&CsrPlan::Scalar, &Analysis::of(a.view()), ScalarKind::F32);
         let (m, z) = (4, 7);
         assert_eq!(work.matrix_bytes, 4 * (2 * z + m + 1));
     }
@@ -382,7 +386,8 @@ mod tests {
             };
             for device in devices() {
                 let mut packed = Csr::pack(&plan, a.view()).unwrap();
-                packed.row_ptr = Offsets::Wide(a.row_ptr().iter().map(|&at| at as u64).collect());
+                packed.row_ptr =
+                    RowOffsets::Wide(a.row_ptr().iter().map(|&at| at as u64).collect());
                 let placed = ResidentMatrix::on(device, Box::new(packed)).unwrap();
                 let y = product(device, &placed, a.nrows(), &x);
                 oracle.check(&y).unwrap_or_else(|wrong| panic!("{text} on {device}: {wrong}"));
@@ -392,7 +397,7 @@ mod tests {
 
     #[test]
     fn offsets_widen_only_when_they_must() {
-        assert_eq!((Offsets::width(u64::from(u32::MAX)), Offsets::width(1 << 32)), (4, 8));
-        assert_eq!(Offsets::new(&[0, 1 << 33]).unwrap().bytes(), 16);
+        assert_eq!((RowOffsets::width(u64::from(u32::MAX)), RowOffsets::width(1 << 32)), (4, 8));
+        assert_eq!(RowOffsets::new(&[0, 1 << 33]).unwrap().bytes(), 16);
     }
 }

@@ -1,9 +1,9 @@
 //! SpMM with CSR on the CPU: the sums of a row for all vectors are in registers.
 
 use super::cpu::{Offset, ask_ahead_of};
-use super::{Host, Offsets, Plan};
+use super::{CsrPlan, HostCsr, RowOffsets};
 use crate::Scalar;
-use crate::device::cpu::{Kernel, Output, Vector, run_parts};
+use crate::device::cpu::{CpuKernel, Output, Vector, run_parts};
 use crate::formats::HostSpmm;
 use std::ops::Range;
 
@@ -26,16 +26,16 @@ pub(crate) struct HostVectors<'a, T> {
     pub(crate) count: usize,
 }
 
-impl<T: Scalar> HostSpmm<T> for Host<T> {
+impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
     unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
         // SAFETY: the matrix was checked; parts share no row.
         unsafe {
             match &self.row_ptr {
-                Offsets::Narrow(row_ptr) => {
-                    run_parts(&self.arrangement.parts, &Rows { a: self, row_ptr, vectors })
+                RowOffsets::Narrow(row_ptr) => {
+                    run_parts(&self.arrangement.parts, &SpmmKernel { a: self, row_ptr, vectors })
                 }
-                Offsets::Wide(row_ptr) => {
-                    run_parts(&self.arrangement.parts, &Rows { a: self, row_ptr, vectors })
+                RowOffsets::Wide(row_ptr) => {
+                    run_parts(&self.arrangement.parts, &SpmmKernel { a: self, row_ptr, vectors })
                 }
             }
         }
@@ -44,13 +44,13 @@ impl<T: Scalar> HostSpmm<T> for Host<T> {
 
 /// Kernel over rows: a range is a range of rows; for the balanced plan a range of entries, which
 /// stands for the rows that begin in it.
-struct Rows<'a, T, O> {
-    a: &'a Host<T>,
+struct SpmmKernel<'a, T, O> {
+    a: &'a HostCsr<T>,
     row_ptr: &'a [O],
     vectors: HostVectors<'a, T>,
 }
 
-impl<T: Scalar, O: Offset> Kernel<T> for Rows<'_, T, O> {
+impl<T: Scalar, O: Offset> CpuKernel<T> for SpmmKernel<'_, T, O> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let HostVectors { y, row: step, vector, count, .. } = self.vectors;
@@ -80,10 +80,10 @@ impl<T: Scalar, O: Offset> Kernel<T> for Rows<'_, T, O> {
     }
 }
 
-impl<T: Scalar, O: Offset> Rows<'_, T, O> {
+impl<T: Scalar, O: Offset> SpmmKernel<'_, T, O> {
     /// The rows of a part.
     fn rows(&self, range: Range<usize>) -> Range<usize> {
-        if self.a.arrangement.plan != Plan::Balanced {
+        if self.a.arrangement.plan != CsrPlan::Balanced {
             return range;
         }
         let nrows = self.row_ptr.len() - 1;

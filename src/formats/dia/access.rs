@@ -1,10 +1,10 @@
 //! Access to single entries of DIA.
 
-use super::{Host, SLICE};
+use super::{HostDia, SLICE};
 use crate::Scalar;
 use crate::formats::access::{Access, NO_PADDING};
 
-impl<T: Scalar> Access<T> for Host<T> {
+impl<T: Scalar> Access<T> for HostDia<T> {
     fn visit_row(&self, row: usize, visit: &mut dyn FnMut(usize, u32, T)) {
         self.row(row).for_each(|(slot, col, value)| visit(slot, col, value));
     }

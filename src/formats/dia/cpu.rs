@@ -1,24 +1,24 @@
 //! DIA on the CPU: slices of rows, diagonal by diagonal.
 
-use super::{Host, SLICE};
+use super::{HostDia, SLICE};
 use crate::Scalar;
-use crate::device::cpu::{Kernel, Output, Vector, run_parts};
+use crate::device::cpu::{CpuKernel, Output, Vector, run_parts};
 use std::ops::Range;
 
 /// `y = A x`.
-pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+pub(super) fn spmv<T: Scalar>(a: &HostDia<T>, x: &[T], y: &mut [T]) {
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
-    unsafe { run_parts(&a.parts, &Slices { a, x, y: Output::new(y) }) };
+    unsafe { run_parts(&a.parts, &DiaKernel { a, x, y: Output::new(y) }) };
 }
 
 /// Kernel over rows: a range is a range of rows that begins with a slice.
-struct Slices<'a, T> {
-    a: &'a Host<T>,
+struct DiaKernel<'a, T> {
+    a: &'a HostDia<T>,
     x: &'a [T],
     y: Output<T>,
 }
 
-impl<T: Scalar> Kernel<T> for Slices<'_, T> {
+impl<T: Scalar> CpuKernel<T> for DiaKernel<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let whole = range.start + (range.end - range.start) / SLICE * SLICE;
@@ -42,7 +42,7 @@ impl<T: Scalar> Kernel<T> for Slices<'_, T> {
     }
 }
 
-impl<T: Scalar> Slices<'_, T> {
+impl<T: Scalar> DiaKernel<'_, T> {
     /// Multiplies a whole slice of `G` vectors from row `start` on.
     #[inline(always)]
     unsafe fn slice<V: Vector<T>, const G: usize>(&self, start: usize) {

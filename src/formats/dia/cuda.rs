@@ -1,7 +1,7 @@
 //! DIA on a GPU: one thread per row and one warp per slice.
 
-use super::Host;
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel};
+use super::HostDia;
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -11,7 +11,7 @@ const FILE: &str = "dia";
 
 /// A DIA matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+pub(super) struct DeviceDia<T> {
     nrows: usize,
     ncols: usize,
     offsets: Buffer<i64>,
@@ -20,9 +20,9 @@ pub(super) struct Uploaded<T> {
     kernel: RowKernel,
 }
 
-impl<T: Scalar> Uploaded<T> {
+impl<T: Scalar> DeviceDia<T> {
     /// Copies a matrix to GPU memory with the given residency.
-    pub(super) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
+    pub(super) fn new(host: &HostDia<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         let (module, name) = (Module::of(FILE, residency), format!("{FILE}_{}", T::KIND));
         Ok(Self {
             nrows: host.nrows,
@@ -40,19 +40,27 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
-        let launch = Launch::over(self.nrows, 1).arg(self.offsets.ptr()).arg(self.masks.ptr());
-        let launch = launch.arg(self.values.ptr()).arg(self.offsets.len() as u32);
-        let launch = launch.arg(self.nrows as u32).arg(self.ncols as u32).arg(x);
-        // SAFETY: these are the parameters of `dia`; the vectors are the caller's promise.
-        unsafe { self.kernel.launch(queue, &out, out.to(launch)) }
+        let launch = Launch::over(self.nrows, 1).with(kernels::dia::Dia {
+            offsets: self.offsets.ptr(),
+            masks: self.masks.ptr(),
+            values: self.values.ptr(),
+            count: self.offsets.len() as u32,
+            nrows: self.nrows as u32,
+            ncols: self.ncols as u32,
+            x,
+            out,
+            l2_shares: self.kernel.residency().shares(),
+        });
+        // SAFETY: the kernel is `dia`; the vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, &out, launch) }
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceDia<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let host = Host {
+        let host = HostDia {
             nrows: self.nrows,
             ncols: self.ncols,
             offsets: self.offsets.to_vec()?,

@@ -38,7 +38,7 @@ use crate::device::{Gpu, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::try_zeroed;
 use crate::{Error, Scalar, ScalarKind};
-use cuda::Uploaded;
+use cuda::DeviceDia;
 use offsets::{DiagonalCount, most_diagonals, offsets};
 use std::fmt::{self, Display};
 
@@ -47,7 +47,7 @@ pub(crate) struct Dia;
 
 /// Plan of DIA, `dia`; it has no parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Plan;
+pub struct DiaPlan;
 
 /// Rows of a slice, and bits of a mask: the lanes of a warp.
 const SLICE: usize = u32::BITS as usize;
@@ -59,34 +59,38 @@ const CANDIDATE_PADDING: f64 = 1.5;
 /// Assumed share of the copy bandwidth in a product, until a profile has measured the kernel.
 const BANDWIDTH_SHARE: f64 = 0.8;
 
-impl Display for Plan {
+impl Display for DiaPlan {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())
     }
 }
 
 impl Format for Dia {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = DiaPlan;
+    type Host<T: Scalar> = HostDia<T>;
 
     const EXAMPLES: &'static [&'static str] = &["dia"];
 
-    fn parse(_: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        Ok(Plan)
+    fn parse(_: &mut PlanArgs<'_>) -> Result<DiaPlan, Error> {
+        Ok(DiaPlan)
     }
 
     fn probe<T: Scalar>(a: CsrView<'_, T>, _: &RowStats, probes: &mut Probes) {
         probes.add(DiagonalCount::new(a));
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, _: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, _: &Weights, _: Target) -> Vec<DiaPlan> {
         let rows = &analysis.rows;
         let slots = DiagonalCount::of(analysis).at_least() as f64 * rows.nrows as f64;
         let padded = slots > CANDIDATE_PADDING * rows.nnz as f64;
-        if padded || Self::refusal(&Plan, analysis).is_some() { Vec::new() } else { vec![Plan] }
+        if padded || Self::refusal(&DiaPlan, analysis).is_some() {
+            Vec::new()
+        } else {
+            vec![DiaPlan]
+        }
     }
 
-    fn work(_: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(_: &DiaPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let nrows = analysis.rows.nrows as u64;
         let diagonals = DiagonalCount::of(analysis).at_least() as u64;
         let slices = nrows.div_ceil(SLICE as u64);
@@ -103,33 +107,33 @@ impl Format for Dia {
         }
     }
 
-    fn kernel(_: &Plan, _: Target) -> &'static str {
+    fn kernel(_: &DiaPlan, _: Target) -> &'static str {
         "dia"
     }
 
-    fn preparation(_: &Plan, _: Target, measured: &str) -> Option<&'static str> {
+    fn preparation(_: &DiaPlan, _: Target, measured: &str) -> Option<&'static str> {
         measured.is_empty().then_some("ell")
     }
 
-    fn refusal(_: &Plan, analysis: &Analysis) -> Option<String> {
+    fn refusal(_: &DiaPlan, analysis: &Analysis) -> Option<String> {
         let is_refused = DiagonalCount::of(analysis).is_refused();
         is_refused.then(|| too_many(analysis.rows.nrows, analysis.rows.nnz as usize))
     }
 
-    fn bandwidth_share(_: &Plan, _: Target) -> Option<f64> {
+    fn bandwidth_share(_: &DiaPlan, _: Target) -> Option<f64> {
         Some(BANDWIDTH_SHARE)
     }
 
-    fn estimate_us(_: &Plan, _: &Analysis, work: &Work) -> f64 {
+    fn estimate_us(_: &DiaPlan, _: &Analysis, work: &Work) -> f64 {
         2.5 + 0.25 * megabytes(work) + chain_us(work, 0.03, 0.017)
     }
 
-    fn pack<T: Scalar>(_: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
+    fn pack<T: Scalar>(_: &DiaPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
         let offsets = offsets(a.columns()).ok_or_else(|| Error::PlanLimit {
             plan: "dia".to_owned(),
             message: too_many(a.nrows(), a.nnz()),
         })?;
-        Host::new(a, offsets)
+        HostDia::new(a, offsets)
     }
 }
 
@@ -144,7 +148,7 @@ fn too_many(nrows: usize, nnz: usize) -> String {
 
 /// A DIA matrix.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
+pub(crate) struct HostDia<T> {
     nrows: usize,
     ncols: usize,
     offsets: Vec<i64>,
@@ -154,7 +158,7 @@ pub(crate) struct Host<T> {
     parts: Box<[usize]>,
 }
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostDia<T> {
     /// Packs `a`, each of whose rows has its entries on some of the diagonals, in their order.
     ///
     /// # Errors
@@ -217,7 +221,7 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostDia<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         cpu::spmv(self, x, y);
     }
@@ -247,7 +251,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
         let residency = Residency::of::<T>(gpu, self.matrix_bytes(), (self.nrows, self.ncols));
-        Ok(Box::new(Uploaded::new(self, gpu, residency)?))
+        Ok(Box::new(DeviceDia::new(self, gpu, residency)?))
     }
 }
 
@@ -258,14 +262,14 @@ mod tests {
 
     #[test]
     fn the_chapters_matrices() {
-        let packed = Dia::pack(&Plan, chapter::matrix::<f32>().view()).unwrap();
+        let packed = Dia::pack(&DiaPlan, chapter::matrix::<f32>().view()).unwrap();
         assert_eq!(packed.offsets, [-3, -1, 0, 1, 2]);
         assert_eq!(packed.masks, [0b1000, 0b0100, 0b1101, 0b0100, 0b0001]);
         #[rustfmt::skip]
         assert_eq!(packed.values, [
             0., 0., 0., 1.,  0., 0., 2., 0.,  3., 0., 4., 1.,  0., 0., 1., 0.,  1., 0., 0., 0.,
         ]);
-        let exercise = Dia::pack(&Plan, chapter::exercise::<f32>().view()).unwrap();
+        let exercise = Dia::pack(&DiaPlan, chapter::exercise::<f32>().view()).unwrap();
         assert_eq!(exercise.offsets, [-3, -1, 0, 1, 2]);
         assert_eq!(exercise.masks, [0b1000, 0b0100, 0b1101, 0b0010, 0b0001]);
     }
@@ -275,7 +279,7 @@ mod tests {
         let cols = vec![0, 1, 1, 0, 1, 0];
         let a = CsrMatrix::try_new(3, 2, vec![0, 3, 5, 6], cols, vec![1., 2., 3., 4., 5., 6.0f64]);
         let a = a.unwrap();
-        let packed = Dia::pack(&Plan, a.view()).unwrap();
+        let packed = Dia::pack(&DiaPlan, a.view()).unwrap();
         assert_eq!(packed.offsets, [-2, -1, 0, 1, 1]);
         assert_eq!(packed.masks, [0b100, 0b010, 0b011, 0b001, 0b001]);
         assert_eq!(packed.unpack(), a);
@@ -295,7 +299,7 @@ mod tests {
         let cols = entries.concat();
         let values = x_vector::<f64>(cols.len());
         let a = CsrMatrix::try_new(100, 100, row_ptr, cols, values).unwrap();
-        let packed = Dia::pack(&Plan, a.view()).unwrap();
+        let packed = Dia::pack(&DiaPlan, a.view()).unwrap();
         assert_eq!(packed.unpack(), a);
         for gap in [f64::NAN, f64::INFINITY] {
             let mut x: Vec<f64> = x_vector(100);
@@ -313,9 +317,9 @@ mod tests {
         let a = CsrMatrix::try_new(n, n, (0..=n).collect(), cols, vec![1.0f32; n]).unwrap();
         let analysis = Analysis::of(a.view());
         assert!(Dia::candidates(&analysis, &Weights::default(), Target::Cpu).is_empty());
-        let reason = Dia::refusal(&Plan, &analysis).unwrap();
+        let reason = Dia::refusal(&DiaPlan, &analysis).unwrap();
         assert!(reason.contains("more than 7 diagonals"), "{reason}");
-        let refused = Dia::pack(&Plan, a.view());
+        let refused = Dia::pack(&DiaPlan, a.view());
         assert!(matches!(refused, Err(Error::PlanLimit { message, .. }) if message == reason));
     }
 
@@ -325,7 +329,7 @@ mod tests {
         let row_ptr = (0..=n).map(|row| 2 * row).collect();
         let cols = (0..n as u32).flat_map(|row| [row, row + 1]).collect();
         let a = CsrMatrix::try_new(n, n + 1, row_ptr, cols, vec![1.0f64; 2 * n]).unwrap();
-        let work = Dia::work(&Plan, &Analysis::of(a.view()), ScalarKind::F64);
+        let work = Dia::work(&DiaPlan, &Analysis::of(a.view()), ScalarKind::F64);
         assert_eq!(work.matrix_bytes, 2 * (8 + n as u64 * 8 + n as u64 / 8));
     }
 }

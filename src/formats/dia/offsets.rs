@@ -79,7 +79,7 @@ pub(super) fn offsets(a: CsrColumns<'_>) -> Option<Vec<i64>> {
 }
 
 /// Run of a row, counted from 0, and offset of an entry.
-type Place = (u32, i64);
+type RowDiagonal = (u32, i64);
 
 /// Offsets of entries in the first runs of their rows: a bit for each that occurs.
 struct Seen<'a> {
@@ -98,7 +98,7 @@ impl<'a> Seen<'a> {
 
     /// Adds the rows of a range, and returns the places of entries in later runs. None if there are
     /// too many diagonals.
-    fn scan(&self, rows: Range<usize>) -> Option<BTreeSet<Place>> {
+    fn scan(&self, rows: Range<usize>) -> Option<BTreeSet<RowDiagonal>> {
         let mut later = BTreeSet::new();
         let mut above: &[u32] = &[];
         for row in rows {
@@ -116,7 +116,7 @@ impl<'a> Seen<'a> {
         Some(later)
     }
 
-    fn add(&self, row: usize, cols: &[u32], later: &mut BTreeSet<Place>) {
+    fn add(&self, row: usize, cols: &[u32], later: &mut BTreeSet<RowDiagonal>) {
         let mut run = 0;
         for (k, &col) in cols.iter().enumerate() {
             run += u32::from(k > 0 && col <= cols[k - 1]);

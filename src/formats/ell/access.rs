@@ -1,11 +1,11 @@
 //! Access to single entries of ELL.
 
-use super::Host;
+use super::HostEll;
 use crate::Scalar;
 use crate::device::cpu::PADDING;
 use crate::formats::access::{Access, NO_PADDING};
 
-impl<T: Scalar> Access<T> for Host<T> {
+impl<T: Scalar> Access<T> for HostEll<T> {
     fn visit_row(&self, row: usize, visit: &mut dyn FnMut(usize, u32, T)) {
         let slots = (0..self.width).map(|k| k * self.nrows + row);
         let entries = slots.take_while(|&slot| self.col_idx[slot] != PADDING);

@@ -1,8 +1,8 @@
 //! ELL on the CPU: strips of rows, a few vectors wide, processed slot by slot.
 
-use super::Host;
+use super::HostEll;
 use crate::Scalar;
-use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
+use crate::device::cpu::{CpuKernel, Output, Slots, Vector, run_parts, strip};
 use std::ops::Range;
 
 /// Granularity of parts in rows: four vectors of 16.
@@ -16,19 +16,19 @@ const AHEAD: usize = 64;
 const VECTORS: usize = 4;
 
 /// `y = A x`.
-pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+pub(super) fn spmv<T: Scalar>(a: &HostEll<T>, x: &[T], y: &mut [T]) {
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
     unsafe { run_parts(&a.parts, &Strips { a, x, y: Output::new(y) }) };
 }
 
 /// Kernel over rows: a range is a range of rows.
 struct Strips<'a, T> {
-    a: &'a Host<T>,
+    a: &'a HostEll<T>,
     x: &'a [T],
     y: Output<T>,
 }
 
-impl<T: Scalar> Kernel<T> for Strips<'_, T> {
+impl<T: Scalar> CpuKernel<T> for Strips<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let mut row = range.start;

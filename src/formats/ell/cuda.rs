@@ -1,7 +1,7 @@
 //! ELL on a GPU: one thread per row.
 
-use super::Host;
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel};
+use super::HostEll;
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -11,7 +11,7 @@ const FILE: &str = "ell";
 
 /// An ELL matrix, or the ELL part of another format, in GPU memory.
 #[derive(Debug)]
-pub(crate) struct Uploaded<T> {
+pub(crate) struct DeviceEll<T> {
     nrows: usize,
     ncols: usize,
     width: usize,
@@ -22,9 +22,9 @@ pub(crate) struct Uploaded<T> {
     kernel: RowKernel,
 }
 
-impl<T: Scalar> Uploaded<T> {
+impl<T: Scalar> DeviceEll<T> {
     /// Copies a matrix to GPU memory with the given residency.
-    pub(crate) fn new(host: &Host<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
+    pub(crate) fn new(host: &HostEll<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         let kernel = if host.row_len.is_some() { "ell_lengths" } else { "ell" };
         Ok(Self {
             nrows: host.nrows,
@@ -44,8 +44,8 @@ impl<T: Scalar> Uploaded<T> {
     }
 
     /// Copies the matrix back to host memory, for unpacking only.
-    pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
-        Ok(Host {
+    pub(crate) fn to_host(&self) -> Result<HostEll<T>, Error> {
+        Ok(HostEll {
             nrows: self.nrows,
             ncols: self.ncols,
             width: self.width,
@@ -65,18 +65,45 @@ impl<T: Scalar> Uploaded<T> {
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let (nrows, ncols) = (self.nrows as u32, self.ncols as u32);
-        let launch = Launch::over(self.nrows, 1).arg(self.col_idx.ptr()).arg(self.values.ptr());
+        let (cols, values) = (self.col_idx.ptr(), self.values.ptr());
+        let l2_shares = self.kernel.residency().shares();
+        let launch = Launch::over(self.nrows, 1);
         let launch = match &self.row_len {
-            Some(lengths) => launch.arg(lengths.ptr()).arg(nrows),
-            None => launch.arg(nrows).arg(ncols).arg(self.full as u32).arg(self.width as u32),
+            Some(lengths) => {
+                let row_len = lengths.ptr();
+                launch.with(kernels::ell::Lengths {
+                    cols,
+                    values,
+                    row_len,
+                    nrows,
+                    x,
+                    out,
+                    l2_shares,
+                })
+            }
+            None => {
+                let (full, width) = (self.full as u32, self.width as u32);
+                let params = kernels::ell::Ell {
+                    cols,
+                    values,
+                    nrows,
+                    ncols,
+                    full,
+                    width,
+                    x,
+                    out,
+                    l2_shares,
+                };
+                launch.with(params)
+            }
         };
-        // SAFETY: these are the parameters of `ell_lengths` or of `ell`; the vectors are the
+        // SAFETY: the kernel is `ell_lengths` if there are lengths, else `ell`; the vectors are the
         // caller's promise.
-        unsafe { self.kernel.launch(queue, &out, out.to(launch.arg(x))) }
+        unsafe { self.kernel.launch(queue, &out, launch) }
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceEll<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {

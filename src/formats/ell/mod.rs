@@ -20,7 +20,7 @@ mod access;
 mod cpu;
 mod cuda;
 
-pub(crate) use cuda::Uploaded;
+pub(crate) use cuda::DeviceEll;
 
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
@@ -39,7 +39,7 @@ pub(crate) struct Ell;
 
 /// Plan of ELL: the storage of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
+pub enum EllPlan {
     /// `ell`: padding is recognised by its column.
     Padded,
     /// `ell(lengths)`: with the length of every row.
@@ -49,7 +49,7 @@ pub enum Plan {
 /// Maximum padding ratio of a candidate: measured, ELL wins over CSR only below about 1.2.
 const CANDIDATE_PADDING: f64 = 3.0;
 
-impl Display for Plan {
+impl Display for EllPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Padded => Ok(()),
@@ -59,49 +59,49 @@ impl Display for Plan {
 }
 
 impl Format for Ell {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = EllPlan;
+    type Host<T: Scalar> = HostEll<T>;
 
     const EXAMPLES: &'static [&'static str] = &["ell", "ell(lengths)"];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        Ok(if args.flag("lengths")? { Plan::Lengths } else { Plan::Padded })
+    fn parse(args: &mut PlanArgs<'_>) -> Result<EllPlan, Error> {
+        Ok(if args.flag("lengths")? { EllPlan::Lengths } else { EllPlan::Padded })
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, _: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, _: &Weights, _: Target) -> Vec<EllPlan> {
         let slots = analysis.rows.nrows as f64 * f64::from(analysis.rows.max);
         if slots > CANDIDATE_PADDING * analysis.rows.nnz as f64 {
             return Vec::new();
         }
-        vec![Plan::Padded, Plan::Lengths]
+        vec![EllPlan::Padded, EllPlan::Lengths]
     }
 
-    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(plan: &EllPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let work = work_of_width(analysis, scalar, analysis.rows.max);
         match *plan {
-            Plan::Padded => work,
-            Plan::Lengths => {
+            EllPlan::Padded => work,
+            EllPlan::Lengths => {
                 let lengths = analysis.rows.nrows as u64 * size_of::<u32>() as u64;
                 Work { matrix_bytes: work.matrix_bytes.saturating_add(lengths), ..work }
             }
         }
     }
 
-    fn kernel(plan: &Plan, _: Target) -> &'static str {
+    fn kernel(plan: &EllPlan, _: Target) -> &'static str {
         match *plan {
-            Plan::Padded => "ell",
-            Plan::Lengths => "ell.lengths",
+            EllPlan::Padded => "ell",
+            EllPlan::Lengths => "ell.lengths",
         }
     }
 
-    fn estimate_us(_: &Plan, analysis: &Analysis, work: &Work) -> f64 {
+    fn estimate_us(_: &EllPlan, analysis: &Analysis, work: &Work) -> f64 {
         let rows = 6.5 * millions(analysis.rows.nrows as u64);
         2.3 + 0.07 * megabytes(work) + chain_us(work, 0.057, 0.063) + rows
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
+    fn pack<T: Scalar>(plan: &EllPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
         let width = (0..a.nrows()).map(|row| a.row_len(row)).max().unwrap_or(0);
-        Host::of_width(a, width, *plan == Plan::Lengths)
+        HostEll::of_width(a, width, *plan == EllPlan::Lengths)
     }
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn work_of_width(analysis: &Analysis, scalar: ScalarKind, width: u32)
 
 /// An ELL matrix, or the ELL part of another format: its first `width` entries per row.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
+pub(crate) struct HostEll<T> {
     nrows: usize,
     ncols: usize,
     width: usize,
@@ -140,7 +140,7 @@ pub(crate) struct Host<T> {
     parts: Box<[usize]>,
 }
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostEll<T> {
     /// Packs the first `width` entries of every row of `a`.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostEll<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         cpu::spmv(self, x, y);
     }
@@ -237,7 +237,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
         let residency = Residency::of::<T>(gpu, self.matrix_bytes(), self.shape());
-        Ok(Box::new(Uploaded::new(self, gpu, residency)?))
+        Ok(Box::new(DeviceEll::new(self, gpu, residency)?))
     }
 }
 
@@ -250,14 +250,14 @@ mod tests {
 
     #[test]
     fn the_chapters_matrices() {
-        let packed = Host::of_width(chapter::matrix::<f32>().view(), 3, true).unwrap();
+        let packed = HostEll::of_width(chapter::matrix::<f32>().view(), 3, true).unwrap();
         assert_eq!(packed.width, 3);
         assert_eq!(packed.col_idx, [0, P, 1, 0, 2, P, 2, 3, P, P, 3, P]);
         assert_eq!(packed.values, [3., 0., 2., 1., 1., 0., 4., 1., 0., 0., 1., 0.]);
         assert_eq!(packed.row_len, Some(vec![2, 0, 3, 2]));
         assert_eq!(packed.col_idx.iter().filter(|&&c| c == P).count(), 5, "five padded slots");
 
-        let exercise = Host::of_width(chapter::exercise::<f32>().view(), 2, false).unwrap();
+        let exercise = HostEll::of_width(chapter::exercise::<f32>().view(), 2, false).unwrap();
         assert_eq!(exercise.col_idx, [0, 2, 1, 0, 2, P, 2, 3]);
         assert_eq!(exercise.values, [1., 8., 4., 2., 7., 0., 3., 1.]);
         assert_eq!(exercise.row_len, None);
@@ -267,7 +267,7 @@ mod tests {
     fn storage_is_two_words_for_every_row_and_slot() {
         let a = chapter::matrix::<f32>();
         let (m, k) = (4, 3);
-        let work = Ell::work(&Plan::Padded, &Analysis::of(a.view()), ScalarKind::F32);
+        let work = Ell::work(&EllPlan::Padded, &Analysis::of(a.view()), ScalarKind::F32);
         assert_eq!(work.matrix_bytes, 4 * 2 * m * k);
     }
 
@@ -284,9 +284,9 @@ mod tests {
         let values = vec![1.0f32; col_idx.len()];
         let a = CsrMatrix::try_new(1000, 1000, row_ptr, col_idx, values).unwrap();
         let analysis = Analysis::of(a.view());
-        let ell = Ell::work(&Plan::Padded, &analysis, ScalarKind::F32);
+        let ell = Ell::work(&EllPlan::Padded, &analysis, ScalarKind::F32);
         assert_eq!(ell.slots, 200_000, "20 times the 10,000 entries that one per cent makes");
-        let csr = super::super::Plan::Csr(super::super::csr::Plan::Scalar)
+        let csr = super::super::Plan::Csr(super::super::csr::CsrPlan::Scalar)
             .work(&analysis, ScalarKind::F32);
         let ratio = ell.matrix_bytes as f64 / csr.matrix_bytes as f64;
         assert!((18.0..20.0).contains(&ratio), "{ratio}");
@@ -297,6 +297,6 @@ mod tests {
         let mut analysis = Analysis::of(CsrMatrix::<f64>::zeros(0, 0).unwrap().view());
         analysis.rows.nrows = u32::MAX as usize - 1;
         analysis.rows.max = u32::MAX - 1;
-        assert_eq!(Ell::work(&Plan::Lengths, &analysis, ScalarKind::F64).matrix_bytes, u64::MAX);
+        assert_eq!(Ell::work(&EllPlan::Lengths, &analysis, ScalarKind::F64).matrix_bytes, u64::MAX);
     }
 }

@@ -1,10 +1,10 @@
 //! Access to single entries of HYB.
 
-use super::Host;
+use super::HostHyb;
 use crate::Scalar;
 use crate::formats::Access;
 
-impl<T: Scalar> Access<T> for Host<T> {
+impl<T: Scalar> Access<T> for HostHyb<T> {
     fn visit_row(&self, row: usize, visit: &mut dyn FnMut(usize, u32, T)) {
         self.ell.visit_row(row, visit);
         let before = self.ell.slot_count();

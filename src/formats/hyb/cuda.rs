@@ -1,24 +1,26 @@
 //! HYB on a GPU: ELL, followed by adding the COO part, which the GPU or the host multiplies.
 
-use super::{Host, Plan};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Residency};
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo, ell};
+use super::{HostHyb, HybPlan, TailProcessor};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Residency, kernels};
+use crate::formats::coo::{DeviceTail, HostCoo};
+use crate::formats::ell::DeviceEll;
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 use std::sync::{Mutex, PoisonError};
 
 /// A HYB matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T: Scalar> {
-    plan: Plan,
-    ell: ell::Uploaded<T>,
-    tail: Tail<T>,
+pub(super) struct DeviceHyb<T: Scalar> {
+    plan: HybPlan,
+    ell: DeviceEll<T>,
+    tail: PlacedTail<T>,
 }
 
 /// The COO part. None if it is empty.
 #[derive(Debug)]
-enum Tail<T: Scalar> {
-    Gpu(Option<coo::Tail<T>>),
+enum PlacedTail<T: Scalar> {
+    Gpu(Option<DeviceTail<T>>),
     Host(Option<HostTail<T>>),
 }
 
@@ -28,7 +30,7 @@ struct HostTail<T> {
     gpu: Gpu,
     nrows: usize,
     /// The COO part without its empty rows.
-    coo: coo::Host<T>,
+    coo: HostCoo<T>,
     /// Row numbers of these rows.
     rows: Buffer<u32>,
     ncols: usize,
@@ -51,7 +53,7 @@ struct Stage<T> {
 }
 
 impl<T: Scalar> HostTail<T> {
-    fn new(whole: &coo::Host<T>, (nrows, ncols): (usize, usize), gpu: Gpu) -> Result<Self, Error> {
+    fn new(whole: &HostCoo<T>, (nrows, ncols): (usize, usize), gpu: Gpu) -> Result<Self, Error> {
         let (coo, rows) = whole.compacted();
         Ok(Self {
             gpu,
@@ -119,81 +121,85 @@ impl<T: Scalar> HostTail<T> {
         queue.synchronize()?;
         first(queue)?;
         self.coo.spmv(stage.x.as_slice(), stage.host_sums.as_mut_slice());
-        let launch = Launch::over(self.rows.len(), 1).arg(self.rows.ptr()).arg(stage.sums.ptr());
-        // SAFETY: there is a sum for every row; these are the parameters of `hyb_add`.
+        let (rows, sums) = (self.rows.ptr(), stage.sums.ptr());
+        let params = kernels::hyb::Add { rows, sums, count: self.rows.len() as u32, y };
+        let launch = Launch::over(self.rows.len(), 1).with(params);
+        // SAFETY: there is a sum for every row; the kernel is `hyb_add`.
         unsafe {
             queue.copy_in(stage.sums.ptr(), stage.host_sums.as_slice())?;
-            self.add_rows.launch(queue, launch.arg(self.rows.len() as u32).arg(y))
+            self.add_rows.launch(queue, launch)
         }
     }
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceHyb<T> {
+    pub(super) fn new(host: &HostHyb<T>, gpu: Gpu) -> Result<Self, Error> {
         let (nrows, ncols) = host.ell.shape();
         let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (nrows, ncols));
         let some = host.coo.matrix_bytes() > 0;
         let tail = match host.plan.tail {
-            super::Tail::Device => {
-                Tail::Gpu(some.then(|| coo::Tail::new(&host.coo, gpu, residency)).transpose()?)
-            }
-            super::Tail::Host => Tail::Host(
+            TailProcessor::Device => PlacedTail::Gpu(
+                some.then(|| DeviceTail::new(&host.coo, gpu, residency)).transpose()?,
+            ),
+            TailProcessor::Host => PlacedTail::Host(
                 some.then(|| HostTail::new(&host.coo, host.ell.shape(), gpu)).transpose()?,
             ),
         };
-        Ok(Self { plan: host.plan, ell: ell::Uploaded::new(&host.ell, gpu, residency)?, tail })
+        Ok(Self { plan: host.plan, ell: DeviceEll::new(&host.ell, gpu, residency)?, tail })
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceHyb<T> {
     /// With `tail:host` this waits, and fails while a graph is being captured.
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         let ell = |queue: &Queue| unsafe { self.ell.spmv(queue, x, y) };
         match &self.tail {
-            Tail::Gpu(tail) => {
+            PlacedTail::Gpu(tail) => {
                 ell(queue)?;
                 // SAFETY: as above.
                 tail.as_ref().map_or(Ok(()), |tail| unsafe { tail.spmv_add(queue, x, y) })
             }
-            Tail::Host(_) if queue.is_capturing()? => Err(Error::NotCapturable {
+            PlacedTail::Host(_) if queue.is_capturing()? => Err(Error::NotCapturable {
                 plan: format!("hyb{}", self.plan),
                 reason: "the host takes part in its products",
             }),
-            Tail::Host(None) => ell(queue),
+            PlacedTail::Host(None) => ell(queue),
             // SAFETY: as above.
-            Tail::Host(Some(tail)) => unsafe { tail.spmv_add_to(ell, queue, x, y) },
+            PlacedTail::Host(Some(tail)) => unsafe { tail.spmv_add_to(ell, queue, x, y) },
         }
     }
 
     fn waits(&self) -> bool {
-        matches!(self.tail, Tail::Host(Some(_)))
+        matches!(self.tail, PlacedTail::Host(Some(_)))
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let ell = self.ell.to_host()?;
         let coo = match &self.tail {
-            Tail::Gpu(Some(tail)) => tail.to_host()?,
-            Tail::Host(Some(tail)) => tail.coo.expanded(tail.nrows, &tail.rows.to_vec()?),
-            Tail::Gpu(None) | Tail::Host(None) => coo::Host::empty(ell.shape()),
+            PlacedTail::Gpu(Some(tail)) => tail.to_host()?,
+            PlacedTail::Host(Some(tail)) => tail.coo.expanded(tail.nrows, &tail.rows.to_vec()?),
+            PlacedTail::Gpu(None) | PlacedTail::Host(None) => HostCoo::empty(ell.shape()),
         };
-        Ok(Host { plan: self.plan, ell, coo }.unpack())
+        Ok(HostHyb { plan: self.plan, ell, coo }.unpack())
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
         let [ell, _] = self.ell.values()?;
         match &self.tail {
-            Tail::Gpu(tail) => Ok([ell, tail.as_ref().map_or((Ptr::NULL, 0), coo::Tail::values)]),
-            Tail::Host(None) => Ok([ell, (Ptr::NULL, 0)]),
-            Tail::Host(Some(_)) => Err(NoArrays::ELSEWHERE),
+            PlacedTail::Gpu(tail) => {
+                Ok([ell, tail.as_ref().map_or((Ptr::NULL, 0), DeviceTail::values)])
+            }
+            PlacedTail::Host(None) => Ok([ell, (Ptr::NULL, 0)]),
+            PlacedTail::Host(Some(_)) => Err(NoArrays::ELSEWHERE),
         }
     }
 
     /// Excludes the COO part with `tail:host`, because it is in host memory.
     fn device_bytes(&self) -> u64 {
         let tail = match &self.tail {
-            Tail::Gpu(tail) => tail.as_ref().map_or(0, coo::Tail::bytes),
-            Tail::Host(tail) => tail.as_ref().map_or(0, |tail| tail.rows.bytes()),
+            PlacedTail::Gpu(tail) => tail.as_ref().map_or(0, DeviceTail::bytes),
+            PlacedTail::Host(tail) => tail.as_ref().map_or(0, |tail| tail.rows.bytes()),
         };
         self.ell.device_bytes() + tail
     }

@@ -29,7 +29,10 @@ pub use width::{Rule, Width, fastest};
 
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
-    chain_us, coo, ell, megabytes, millions,
+    chain_us,
+    coo::{self, HostCoo},
+    ell::{self, HostEll},
+    megabytes, millions,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
@@ -43,16 +46,16 @@ pub(crate) struct Hyb;
 
 /// Plan `hyb(width:N)` or `hyb(width:RULE)`, each optionally with `tail:host`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct HybPlan {
     /// Number of entries of a row in the ELL part.
     pub width: Width,
     /// Processor that multiplies the rest.
-    pub tail: Tail,
+    pub tail: TailProcessor,
 }
 
 /// Processor that multiplies the COO part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tail {
+pub enum TailProcessor {
     /// The device that multiplies the ELL part.
     #[default]
     Device,
@@ -61,25 +64,26 @@ pub enum Tail {
 }
 
 /// Values of `tail`.
-const TAILS: &[(&str, Tail)] = &[("device", Tail::Device), ("host", Tail::Host)];
+const TAILS: &[(&str, TailProcessor)] =
+    &[("device", TailProcessor::Device), ("host", TailProcessor::Host)];
 
-impl Plan {
+impl HybPlan {
     /// Returns a plan whose parts are both multiplied on the device.
     pub const fn new(width: Width) -> Self {
-        Self { width, tail: Tail::Device }
+        Self { width, tail: TailProcessor::Device }
     }
 }
 
-impl Display for Plan {
+impl Display for HybPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tail = if self.tail == Tail::Host { ",tail:host" } else { "" };
+        let tail = if self.tail == TailProcessor::Host { ",tail:host" } else { "" };
         write!(f, "(width:{}{tail})", self.width)
     }
 }
 
 impl Format for Hyb {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = HybPlan;
+    type Host<T: Scalar> = HostHyb<T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "hyb(width:2)",
@@ -93,7 +97,7 @@ impl Format for Hyb {
         "hyb(width:2,tail:host)",
     ];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+    fn parse(args: &mut PlanArgs<'_>) -> Result<HybPlan, Error> {
         let width = match args.value("width")? {
             None => Width::Rule(Rule::Auto),
             Some(text) if text.starts_with(|c: char| c.is_ascii_digit()) => {
@@ -101,10 +105,10 @@ impl Format for Hyb {
             }
             Some(text) => Width::Rule(args.to_word("width", text, Rule::WORDS)?),
         };
-        Ok(Plan { width, tail: args.word("tail", TAILS)?.unwrap_or_default() })
+        Ok(HybPlan { width, tail: args.word("tail", TAILS)?.unwrap_or_default() })
     }
 
-    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<HybPlan> {
         let histogram = &analysis.rows.histogram;
         let published = [Rule::BellGarland, Rule::GinkgoAuto, Rule::RocsparseMean];
         let mut widths = vec![fastest(histogram, weights.tail_slots)];
@@ -114,25 +118,25 @@ impl Format for Hyb {
         // Without a tail it is ELL, without slots it is COO: both are candidates of their own.
         widths.retain(|&w| w > 0 && w < analysis.rows.max);
         let tails = match on {
-            Target::Cpu => &[Tail::Device][..],
-            Target::Gpu => &[Tail::Device, Tail::Host],
+            Target::Cpu => &[TailProcessor::Device][..],
+            Target::Gpu => &[TailProcessor::Device, TailProcessor::Host],
         };
-        let of_width = |w| tails.iter().map(move |&tail| Plan { width: Width::Fixed(w), tail });
+        let of_width = |w| tails.iter().map(move |&tail| HybPlan { width: Width::Fixed(w), tail });
         widths.into_iter().flat_map(of_width).collect()
     }
 
-    fn estimate_us(_: &Plan, analysis: &Analysis, work: &Work) -> f64 {
+    fn estimate_us(_: &HybPlan, analysis: &Analysis, work: &Work) -> f64 {
         let rows = 8.2 * millions(analysis.rows.nrows as u64) + 12.7 * millions(work.groups);
         let chain = chain_us(work, 0.055, 0.063);
         // The COO part is a second launch.
         8.5 + 0.125 * megabytes(work) + chain + rows + 2.5 * millions(work.tail)
     }
 
-    fn eligible(plan: &Plan, on: Target) -> bool {
-        (plan.tail, on) != (Tail::Host, Target::Gpu)
+    fn eligible(plan: &HybPlan, on: Target) -> bool {
+        (plan.tail, on) != (TailProcessor::Host, Target::Gpu)
     }
 
-    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(plan: &HybPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let histogram = &analysis.rows.histogram;
         let width = plan.width.resolve(histogram, scalar).min(analysis.rows.max);
         let tail = histogram.entries_beyond(width);
@@ -146,35 +150,35 @@ impl Format for Hyb {
         }
     }
 
-    fn kernel(plan: &Plan, on: Target) -> &'static str {
+    fn kernel(plan: &HybPlan, on: Target) -> &'static str {
         match (plan.tail, on) {
-            (Tail::Host, Target::Gpu) => "hyb.host",
+            (TailProcessor::Host, Target::Gpu) => "hyb.host",
             _ => "hyb",
         }
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+    fn pack<T: Scalar>(plan: &HybPlan, a: CsrView<'_, T>) -> Result<HostHyb<T>, Error> {
         let lengths: Vec<u32> = listed((0..a.nrows()).map(|row| a.row_len(row) as u32))?;
         let longest = lengths.iter().copied().max().unwrap_or(0);
         // No row fills more slots than its length.
         let width = plan.width.resolve(&Histogram::of(&lengths), T::KIND).min(longest) as usize;
-        Ok(Host {
+        Ok(HostHyb {
             plan: *plan,
-            ell: ell::Host::of_width(a, width, false)?,
-            coo: coo::Host::beyond(a, width)?,
+            ell: HostEll::of_width(a, width, false)?,
+            coo: HostCoo::beyond(a, width)?,
         })
     }
 }
 
 /// A HYB matrix.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
-    plan: Plan,
-    ell: ell::Host<T>,
-    coo: coo::Host<T>,
+pub(crate) struct HostHyb<T> {
+    plan: HybPlan,
+    ell: HostEll<T>,
+    coo: HostCoo<T>,
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostHyb<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         self.ell.spmv(x, y);
         self.coo.spmv_add(x, y);
@@ -209,7 +213,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+        Ok(Box::new(cuda::DeviceHyb::new(self, gpu)?))
     }
 }
 
@@ -222,7 +226,7 @@ mod tests {
     #[test]
     fn the_chapters_matrix_with_width_2() {
         let a = chapter::matrix::<f32>();
-        let packed = Hyb::pack(&Plan::new(Width::Fixed(2)), a.view()).unwrap();
+        let packed = Hyb::pack(&HybPlan::new(Width::Fixed(2)), a.view()).unwrap();
         assert_eq!(packed.coo.entries().collect::<Vec<_>>(), [(2, 3, 1.0)], "one element in COO");
         assert_eq!(packed.ell.slots().0, [0, PADDING, 1, 0, 2, PADDING, 2, 3]);
         assert_eq!(packed.ell.slots().1, [3.0, 0.0, 2.0, 1.0, 1.0, 0.0, 4.0, 1.0]);

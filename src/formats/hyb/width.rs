@@ -157,9 +157,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ours_is_the_exact_minimum(lengths in prop::collection::vec(0u32..60, 0..200), tail in 0.5f64..8.0) {
+        fn ours_is_the_exact_minimum(
+            lengths in prop::collection::vec(0u32..60, 0..200),
+            tail in 0.5f64..8.0,
+        ) {
             let histogram = Histogram::of(&lengths);
-            let cost = |w: u32| lengths.len() as f64 * f64::from(w) + tail * histogram.entries_beyond(w) as f64;
+            let cost = |w: u32| {
+                lengths.len() as f64 * f64::from(w) + tail * histogram.entries_beyond(w) as f64
+            };
             let found = cost(fastest(&histogram, tail));
             for w in 0..=60 {
                 prop_assert!(found <= cost(w) + 1e-9);

@@ -1,11 +1,11 @@
 //! Access to single entries of JDS.
 
-use super::{Host, Table};
+use super::{HostJds, SlotPositions};
 use crate::Scalar;
 use crate::device::cpu::PADDING;
 use crate::formats::access::{Access, COMPACT};
 
-impl<T: Scalar> Access<T> for Host<T> {
+impl<T: Scalar> Access<T> for HostJds<T> {
     /// Searches all rows for the position of `row`.
     fn visit_row(&self, row: usize, visit: &mut dyn FnMut(usize, u32, T)) {
         let Some(i) = self.perm.iter().position(|&other| other as usize == row) else { return };
@@ -27,8 +27,10 @@ impl<T: Scalar> Access<T> for Host<T> {
         }
         let col = *self.col_idx.get(slot).filter(|&&col| col != PADDING)?;
         let i = match &self.table {
-            Table::Diagonals(jd_ptr) => slot - jd_ptr[jd_ptr.partition_point(|&at| at <= slot) - 1],
-            Table::Sections(sections) => {
+            SlotPositions::Diagonals(jd_ptr) => {
+                slot - jd_ptr[jd_ptr.partition_point(|&at| at <= slot) - 1]
+            }
+            SlotPositions::Sections(sections) => {
                 let s = &sections[sections.partition_point(|s| s.start + s.width * s.rows <= slot)];
                 s.first_row + (slot - s.start) % s.rows
             }

@@ -1,8 +1,8 @@
 //! JDS on the CPU: strips of sorted rows, whose sums are scattered to their rows of `y`.
 
-use super::{Host, Section, Table};
+use super::{HostJds, Section, SlotPositions};
 use crate::Scalar;
-use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
+use crate::device::cpu::{CpuKernel, Output, Slots, Vector, run_parts, strip};
 use std::ops::Range;
 
 /// Prefetch distance in slots, for every column; measured on Zen 4, 64 to 512 are alike and a third
@@ -13,7 +13,7 @@ const AHEAD: usize = 256;
 const VECTORS: usize = 4;
 
 /// `y = A x` without the tail.
-pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+pub(super) fn spmv<T: Scalar>(a: &HostJds<T>, x: &[T], y: &mut [T]) {
     let slots = Slots {
         col_idx: &a.col_idx,
         values: &a.values,
@@ -25,8 +25,12 @@ pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
     unsafe {
         match &a.table {
-            Table::Diagonals(jd_ptr) => run_parts(&a.parts, &Diagonals { a, slots, jd_ptr, y }),
-            Table::Sections(sections) => run_parts(&a.parts, &Sections { a, slots, sections, y }),
+            SlotPositions::Diagonals(jd_ptr) => {
+                run_parts(&a.parts, &Diagonals { a, slots, jd_ptr, y })
+            }
+            SlotPositions::Sections(sections) => {
+                run_parts(&a.parts, &Sections { a, slots, sections, y })
+            }
         }
     }
 }
@@ -54,13 +58,13 @@ unsafe fn scatter<T: Scalar, V: Vector<T>>(
 
 /// Kernel over unpadded diagonals; a range is a range of sorted rows.
 struct Diagonals<'a, T> {
-    a: &'a Host<T>,
+    a: &'a HostJds<T>,
     slots: Slots<'a, T>,
     jd_ptr: &'a [usize],
     y: Output<T>,
 }
 
-impl<T: Scalar> Kernel<T> for Diagonals<'_, T> {
+impl<T: Scalar> CpuKernel<T> for Diagonals<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let mut first = range.start;
@@ -118,13 +122,13 @@ impl<T: Scalar> Diagonals<'_, T> {
 
 /// Kernel over sections padded to their width; a range is a range of sorted rows.
 struct Sections<'a, T> {
-    a: &'a Host<T>,
+    a: &'a HostJds<T>,
     slots: Slots<'a, T>,
     sections: &'a [Section],
     y: Output<T>,
 }
 
-impl<T: Scalar> Kernel<T> for Sections<'_, T> {
+impl<T: Scalar> CpuKernel<T> for Sections<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let first = self.sections.partition_point(|s| s.first_row + s.rows <= range.start);

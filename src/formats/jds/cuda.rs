@@ -1,8 +1,10 @@
 //! JDS on a GPU: one thread per sorted row.
 
-use super::{Host, Launches, Layout, Plan, Section, Table};
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling};
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo};
+use super::{HostJds, JdsLayout, JdsPlan, Launches, Section, SlotPositions};
+use crate::device::{
+    Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, kernels,
+};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo::DeviceTail};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -11,8 +13,8 @@ const FILE: &str = "jds";
 
 /// A JDS matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
-    plan: Plan,
+pub(super) struct DeviceJds<T> {
+    plan: JdsPlan,
     ncols: usize,
     perm: Buffer<u32>,
     /// Words of the table: bounds of the diagonals, or the sections.
@@ -22,7 +24,7 @@ pub(super) struct Uploaded<T> {
     kernel: RowKernel,
     /// Copy of the sections, if each has a launch of its own.
     each: Option<Vec<Section>>,
-    tail: Option<coo::Tail<T>>,
+    tail: Option<DeviceTail<T>>,
 }
 
 impl Section {
@@ -40,19 +42,19 @@ impl Section {
     }
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceJds<T> {
+    pub(super) fn new(host: &HostJds<T>, gpu: Gpu) -> Result<Self, Error> {
         let kernel = match host.plan.layout {
-            Layout::Diagonals => "jds_diagonals",
-            Layout::Sections(_, Launches::Fused) => "jds_sections",
-            Layout::Sections(_, Launches::Each) => "jds_section",
+            JdsLayout::Diagonals => "jds_diagonals",
+            JdsLayout::Sections(_, Launches::Fused) => "jds_sections",
+            JdsLayout::Sections(_, Launches::Each) => "jds_section",
         };
         let words: Vec<u64> = match &host.table {
-            Table::Diagonals(jd_ptr) => jd_ptr.iter().map(|&at| at as u64).collect(),
-            Table::Sections(sections) => sections.iter().flat_map(Section::words).collect(),
+            SlotPositions::Diagonals(jd_ptr) => jd_ptr.iter().map(|&at| at as u64).collect(),
+            SlotPositions::Sections(sections) => sections.iter().flat_map(Section::words).collect(),
         };
         let each = match (&host.table, host.plan.layout) {
-            (Table::Sections(sections), Layout::Sections(_, Launches::Each)) => {
+            (SlotPositions::Sections(sections), JdsLayout::Sections(_, Launches::Each)) => {
                 Some(sections.clone())
             }
             _ => None,
@@ -73,32 +75,58 @@ impl<T: Scalar> Uploaded<T> {
                 format!("{kernel}_{}", T::KIND),
             )?,
             each,
-            tail: tail.map(|tail| coo::Tail::new(tail, gpu, residency)).transpose()?,
+            tail: tail.map(|tail| DeviceTail::new(tail, gpu, residency)).transpose()?,
         })
     }
 
     /// Launch for all rows.
     fn at_once(&self, x: Ptr<T>, out: Out<'_, T>) -> Launch {
         let nrows = self.perm.len();
-        let launch = Launch::over(nrows, 1).arg(self.table.ptr());
-        let launch = match self.plan.layout {
-            Layout::Diagonals => launch.arg(self.table.len() as u32 - 1),
-            Layout::Sections(..) => launch.arg((self.table.len() / Section::WORDS) as u32),
-        };
-        let launch = launch.arg(self.perm.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
-        let launch = launch.arg(nrows as u32);
-        let launch = match self.plan.layout {
-            Layout::Diagonals => launch,
-            Layout::Sections(..) => launch.arg(self.ncols as u32),
-        };
-        out.to(launch.arg(x))
+        let launch = Launch::over(nrows, 1);
+        match self.plan.layout {
+            JdsLayout::Diagonals => launch.with(kernels::jds::Diagonals {
+                jd_ptr: self.table.ptr(),
+                count: self.table.len() as u32 - 1,
+                perm: self.perm.ptr(),
+                cols: self.col_idx.ptr(),
+                values: self.values.ptr(),
+                nrows: nrows as u32,
+                x,
+                out,
+                l2_shares: self.kernel.residency().shares(),
+            }),
+            JdsLayout::Sections(..) => launch.with(kernels::jds::Sections {
+                sections: self.table.ptr(),
+                count: (self.table.len() / Section::WORDS) as u32,
+                perm: self.perm.ptr(),
+                cols: self.col_idx.ptr(),
+                values: self.values.ptr(),
+                nrows: nrows as u32,
+                ncols: self.ncols as u32,
+                x,
+                out,
+                l2_shares: self.kernel.residency().shares(),
+            }),
+        }
     }
 
     /// Launch for one section.
     fn alone(&self, section: &Section, x: Ptr<T>, out: Out<'_, T>) -> Launch {
-        let launch = section.words().into_iter().fold(Launch::over(section.rows, 1), Launch::arg);
-        let launch = launch.arg(self.perm.ptr()).arg(self.col_idx.ptr()).arg(self.values.ptr());
-        out.to(launch.arg(self.ncols as u32).arg(x))
+        let [first_row, rows, width, full, start] = section.words();
+        Launch::over(section.rows, 1).with(kernels::jds::Section {
+            first_row,
+            rows,
+            width,
+            full,
+            start,
+            perm: self.perm.ptr(),
+            cols: self.col_idx.ptr(),
+            values: self.values.ptr(),
+            ncols: self.ncols as u32,
+            x,
+            out,
+            l2_shares: self.kernel.residency().shares(),
+        })
     }
 
     /// Enqueues the SpMV without the tail.
@@ -108,28 +136,30 @@ impl<T: Scalar> Uploaded<T> {
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let Some(sections) = &self.each else {
-            // SAFETY: these are the parameters of `jds_diagonals` or of `jds_sections`; the vectors
-            // are the caller's promise.
+            // SAFETY: the kernel is `jds_diagonals` or `jds_sections`, by the plan; the vectors are
+            // the caller's promise.
             return unsafe { self.kernel.launch(queue, &out, self.at_once(x, out)) };
         };
         for section in sections {
-            // SAFETY: these are the parameters of `jds_section`; as above.
+            // SAFETY: the kernel is `jds_section`; as above.
             unsafe { self.kernel.launch(queue, &out, self.alone(section, x, out))? };
         }
         Ok(())
     }
 
-    fn to_host(&self) -> Result<Host<T>, Error> {
+    fn to_host(&self) -> Result<HostJds<T>, Error> {
         let words = self.table.to_vec()?.into_iter().map(|word| word as usize);
         let table = match self.plan.layout {
-            Layout::Diagonals => Table::Diagonals(words.collect()),
-            Layout::Sections(..) => {
+            JdsLayout::Diagonals => SlotPositions::Diagonals(words.collect()),
+            JdsLayout::Sections(..) => {
                 let words: Vec<usize> = words.collect();
                 let (lines, _) = words.as_chunks::<{ Section::WORDS }>();
-                Table::Sections(lines.iter().map(|&line| Section::from_words(line)).collect())
+                SlotPositions::Sections(
+                    lines.iter().map(|&line| Section::from_words(line)).collect(),
+                )
             }
         };
-        Ok(Host {
+        Ok(HostJds {
             plan: self.plan,
             ncols: self.ncols,
             perm: self.perm.to_vec()?,
@@ -137,13 +167,13 @@ impl<T: Scalar> Uploaded<T> {
             col_idx: self.col_idx.to_vec()?,
             values: self.values.to_vec()?,
             consecutive: false,
-            tail: self.tail.as_ref().map(coo::Tail::to_host).transpose()?,
+            tail: self.tail.as_ref().map(DeviceTail::to_host).transpose()?,
             parts: Box::default(),
         })
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceJds<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.multiply(queue, x, Out::over(y))? };
@@ -171,14 +201,14 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
-        let tail = self.tail.as_ref().map_or((Ptr::NULL, 0), coo::Tail::values);
+        let tail = self.tail.as_ref().map_or((Ptr::NULL, 0), DeviceTail::values);
         Ok([(self.values.ptr(), self.values.len()), tail])
     }
 
     fn device_bytes(&self) -> u64 {
         let slots =
             self.perm.bytes() + self.table.bytes() + self.col_idx.bytes() + self.values.bytes();
-        slots + self.tail.as_ref().map_or(0, coo::Tail::bytes)
+        slots + self.tail.as_ref().map_or(0, DeviceTail::bytes)
     }
 
     fn residency(&self) -> Residency {

@@ -29,12 +29,14 @@ mod cuda;
 mod plan;
 mod sections;
 
-pub use plan::{Launches, Layout, Plan, Tail};
-pub use sections::{Method, Split};
+pub use plan::{JdsLayout, JdsPlan, Launches, TailLength};
+pub use sections::{BoundaryMethod, Split};
 
 use super::{
     Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
-    chain_us, coo, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
+    chain_us,
+    coo::{self, HostCoo},
+    megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::Gpu;
@@ -55,8 +57,8 @@ pub(crate) struct Jds;
 const CANDIDATE_WIDTH: u32 = 4096;
 
 impl Format for Jds {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = JdsPlan;
+    type Host<T: Scalar> = HostJds<T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "jds(diagonals)",
@@ -71,30 +73,30 @@ impl Format for Jds {
         "jds(sections:3,launch:each,tail:2)",
     ];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        Plan::parse(args)
+    fn parse(args: &mut PlanArgs<'_>) -> Result<JdsPlan, Error> {
+        JdsPlan::parse(args)
     }
 
-    fn candidates(analysis: &Analysis, weights: &Weights, _: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, weights: &Weights, _: Target) -> Vec<JdsPlan> {
         let split = Split { cost: Some(weights.section_slots), ..Split::default() };
-        let layouts = [Layout::Diagonals, Layout::Sections(split, Launches::Fused)];
-        let cut = Tail::Auto.resolve(&analysis.rows.histogram);
+        let layouts = [JdsLayout::Diagonals, JdsLayout::Sections(split, Launches::Fused)];
+        let cut = TailLength::Auto.resolve(&analysis.rows.histogram);
         let whole = (analysis.rows.max <= CANDIDATE_WIDTH).then_some(None);
-        let tail = (cut > 0 && cut < analysis.rows.max).then_some(Some(Tail::Fixed(cut)));
+        let tail = (cut > 0 && cut < analysis.rows.max).then_some(Some(TailLength::Fixed(cut)));
         let tails = whole.into_iter().chain(tail);
-        tails.flat_map(|tail| layouts.iter().map(move |&layout| Plan { layout, tail })).collect()
+        tails.flat_map(|tail| layouts.iter().map(move |&layout| JdsPlan { layout, tail })).collect()
     }
 
-    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(plan: &JdsPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let nrows = analysis.rows.nrows as u64;
         let (histogram, cut) = plan.cut(&analysis.rows.histogram);
         let tail = analysis.rows.histogram.entries_beyond(cut);
         let width = histogram.classes().last().map_or(0, |c| c.0);
         let (slots, guarded, groups, table) = match plan.layout {
-            Layout::Diagonals => {
+            JdsLayout::Diagonals => {
                 (histogram.entries_beyond(0), 0, u64::from(width), (u64::from(width) + 1) * 8)
             }
-            Layout::Sections(split, _) => {
+            JdsLayout::Sections(split, _) => {
                 let sections = split.sections(&histogram);
                 let guarded =
                     |s: &Section| ((s.width - s.full) as u64).saturating_mul(s.rows as u64);
@@ -104,7 +106,7 @@ impl Format for Jds {
             }
         };
         let sections = match plan.layout {
-            Layout::Sections(_, Launches::Each) => groups.saturating_sub(1),
+            JdsLayout::Sections(_, Launches::Each) => groups.saturating_sub(1),
             _ => 0,
         };
         Work {
@@ -126,21 +128,21 @@ impl Format for Jds {
         }
     }
 
-    fn eligible(plan: &Plan, on: Target) -> bool {
-        on == Target::Cpu || !matches!(plan.layout, Layout::Sections(_, Launches::Each))
+    fn eligible(plan: &JdsPlan, on: Target) -> bool {
+        on == Target::Cpu || !matches!(plan.layout, JdsLayout::Sections(_, Launches::Each))
     }
 
-    fn kernel(plan: &Plan, on: Target) -> &'static str {
+    fn kernel(plan: &JdsPlan, on: Target) -> &'static str {
         match (plan.layout, on) {
-            (Layout::Diagonals, _) => "jds.diagonals",
-            (Layout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
-            (Layout::Sections(..), _) => "jds.sections",
+            (JdsLayout::Diagonals, _) => "jds.diagonals",
+            (JdsLayout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
+            (JdsLayout::Sections(..), _) => "jds.sections",
         }
     }
 
-    fn estimate_us(plan: &Plan, analysis: &Analysis, work: &Work) -> f64 {
+    fn estimate_us(plan: &JdsPlan, analysis: &Analysis, work: &Work) -> f64 {
         let (step, section) = match plan.layout {
-            Layout::Diagonals => (0.13, 0.01),
+            JdsLayout::Diagonals => (0.13, 0.01),
             _ => (0.06, 0.1),
         };
         let chain = chain_us(work, step, 0.03) + section * work.groups as f64;
@@ -150,45 +152,45 @@ impl Format for Jds {
         2.6 + 0.13 * megabytes(work) + chain + rows + tail
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        Host::new(plan, a)
+    fn pack<T: Scalar>(plan: &JdsPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
+        HostJds::new(plan, a)
     }
 }
 
 /// A JDS matrix.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
-    plan: Plan,
+pub(crate) struct HostJds<T> {
+    plan: JdsPlan,
     ncols: usize,
     perm: Vec<u32>,
-    table: Table,
+    table: SlotPositions,
     col_idx: Vec<u32>,
     values: Vec<T>,
     consecutive: bool,
-    tail: Option<coo::Host<T>>,
+    tail: Option<HostCoo<T>>,
     /// Bounds of the parts, in sorted rows.
     parts: Box<[usize]>,
 }
 
 /// Positions of the slots.
 #[derive(Debug)]
-enum Table {
+enum SlotPositions {
     /// Beginning of each diagonal, and the end of the last one.
     Diagonals(Vec<usize>),
     /// The sections, in order.
     Sections(Vec<Section>),
 }
 
-impl<T: Scalar> Host<T> {
-    fn new(plan: &Plan, a: CsrView<'_, T>) -> Result<Self, Error> {
+impl<T: Scalar> HostJds<T> {
+    fn new(plan: &JdsPlan, a: CsrView<'_, T>) -> Result<Self, Error> {
         let lengths = (0..a.nrows()).map(|row| a.row_len(row) as u32);
         let perm = rows_by_length(lengths.clone())?;
         let whole = Histogram::of(&listed(lengths)?);
         let (histogram, cut) = plan.cut(&whole);
         let len = |row: u32| a.row_len(row as usize).min(cut as usize);
         let table = match plan.layout {
-            Layout::Sections(split, _) => Table::Sections(split.sections(&histogram)),
-            Layout::Diagonals => {
+            JdsLayout::Sections(split, _) => SlotPositions::Sections(split.sections(&histogram)),
+            JdsLayout::Diagonals => {
                 let (mut jd_ptr, mut end, mut rows_left) = (vec![0], 0, a.nrows());
                 for &(length, rows) in histogram.classes() {
                     while jd_ptr.len() <= length as usize {
@@ -197,7 +199,7 @@ impl<T: Scalar> Host<T> {
                     }
                     rows_left -= rows as usize;
                 }
-                Table::Diagonals(jd_ptr)
+                SlotPositions::Diagonals(jd_ptr)
             }
         };
         let mut before = reserved(perm.len() + 1)?;
@@ -224,7 +226,7 @@ impl<T: Scalar> Host<T> {
                 }
             }
         });
-        let tail = plan.tail.map(|_| coo::Host::beyond(a, cut as usize)).transpose()?;
+        let tail = plan.tail.map(|_| HostCoo::beyond(a, cut as usize)).transpose()?;
         let consecutive = super::follow_across_lanes(&col_idx);
         Ok(Self {
             plan: *plan,
@@ -246,7 +248,7 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-impl Table {
+impl SlotPositions {
     /// Number of stored slots.
     fn slots(&self) -> usize {
         match self {
@@ -278,7 +280,7 @@ impl Table {
     }
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostJds<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         cpu::spmv(self, x, y);
         if let Some(tail) = &self.tail {
@@ -321,7 +323,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+        Ok(Box::new(cuda::DeviceJds::new(self, gpu)?))
     }
 }
 
@@ -330,18 +332,18 @@ mod tests {
     use super::*;
     use crate::testing::chapter;
 
-    fn pack(text: &str) -> Host<f32> {
+    fn pack(text: &str) -> HostJds<f32> {
         let super::super::Plan::Jds(plan) = text.parse().unwrap() else {
             panic!("{text} is not JDS")
         };
-        Host::new(&plan, chapter::matrix::<f32>().view()).unwrap()
+        HostJds::new(&plan, chapter::matrix::<f32>().view()).unwrap()
     }
 
     #[test]
     fn the_chapters_matrix_in_diagonals() {
         let packed = pack("jds(diagonals)");
         assert_eq!(packed.perm, [2, 0, 3, 1]);
-        assert!(matches!(&packed.table, Table::Diagonals(p) if p == &[0, 3, 6, 7]));
+        assert!(matches!(&packed.table, SlotPositions::Diagonals(p) if p == &[0, 3, 6, 7]));
         assert_eq!(packed.col_idx, [1, 0, 0, 2, 2, 3, 3]);
         assert_eq!(packed.values, [2., 3., 1., 4., 1., 1., 1.]);
     }
@@ -350,7 +352,7 @@ mod tests {
     fn the_chapters_matrix_in_sections() {
         let packed = pack("jds(sections:auto,cost:1)");
         assert_eq!(packed.perm, [2, 0, 3, 1]);
-        let Table::Sections(sections) = &packed.table else { panic!("no sections") };
+        let SlotPositions::Sections(sections) = &packed.table else { panic!("no sections") };
         assert_eq!(sections.iter().map(|s| s.rows).collect::<Vec<_>>(), [1, 2, 1]);
         assert_eq!(sections.iter().map(|s| s.start).collect::<Vec<_>>(), [0, 3, 7]);
         assert_eq!(packed.col_idx, [1, 2, 3, 0, 0, 2, 3]);

@@ -8,16 +8,16 @@ use std::fmt::{self, Display};
 
 /// Plan `jds(diagonals)` or `jds(sections:…)`, each optionally with `tail:…`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct JdsPlan {
     /// Storage of the sorted rows.
-    pub layout: Layout,
+    pub layout: JdsLayout,
     /// Length after which rows are cut, the rest going to COO. None keeps every row whole.
-    pub tail: Option<Tail>,
+    pub tail: Option<TailLength>,
 }
 
 /// Storage of the sorted rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
+pub enum JdsLayout {
     /// Unpadded jagged diagonals.
     Diagonals,
     /// Sections, each padded to its own width.
@@ -39,7 +39,7 @@ const LAUNCHES: &[(&str, Launches)] = &[("fused", Launches::Fused), ("each", Lau
 
 /// Length after which rows are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tail {
+pub enum TailLength {
     /// A fixed number of entries.
     Fixed(u32),
     /// `tail:auto`: the length that fewer rows exceed than fill a strip.
@@ -49,7 +49,7 @@ pub enum Tail {
 /// Rows that fill a strip of vectors, and two warps.
 pub(super) const STRIP_ROWS: u64 = 64;
 
-impl Tail {
+impl TailLength {
     /// Length after which rows are cut.
     pub fn resolve(self, histogram: &Histogram) -> u32 {
         match self {
@@ -59,16 +59,16 @@ impl Tail {
     }
 }
 
-impl Plan {
+impl JdsPlan {
     /// Parses the arguments between the parentheses.
     pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
         let diagonals = args.flag("diagonals")?;
         let split = Split::parse(args)?;
         let launches = args.word("launch", LAUNCHES)?;
         let layout = match (diagonals, split, launches) {
-            (true, None, None) => Layout::Diagonals,
+            (true, None, None) => JdsLayout::Diagonals,
             (false, ..) => {
-                Layout::Sections(split.unwrap_or_default(), launches.unwrap_or_default())
+                JdsLayout::Sections(split.unwrap_or_default(), launches.unwrap_or_default())
             }
             (true, ..) => {
                 return Err(
@@ -78,36 +78,36 @@ impl Plan {
         };
         let tail = match args.value("tail")? {
             None => None,
-            Some("auto") => Some(Tail::Auto),
-            Some(text) => Some(Tail::Fixed(args.to_number("tail", text)?)),
+            Some("auto") => Some(TailLength::Auto),
+            Some(text) => Some(TailLength::Fixed(args.to_number("tail", text)?)),
         };
         Ok(Self { layout, tail })
     }
 }
 
-impl Display for Plan {
+impl Display for JdsPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.layout {
-            Layout::Diagonals => f.write_str("(diagonals")?,
-            Layout::Sections(split, Launches::Fused) => write!(f, "({split}")?,
-            Layout::Sections(split, Launches::Each) => write!(f, "({split},launch:each")?,
+            JdsLayout::Diagonals => f.write_str("(diagonals")?,
+            JdsLayout::Sections(split, Launches::Fused) => write!(f, "({split}")?,
+            JdsLayout::Sections(split, Launches::Each) => write!(f, "({split},launch:each")?,
         }
         match self.tail {
             None => f.write_str(")"),
-            Some(Tail::Auto) => f.write_str(",tail:auto)"),
-            Some(Tail::Fixed(length)) => write!(f, ",tail:{length})"),
+            Some(TailLength::Auto) => f.write_str(",tail:auto)"),
+            Some(TailLength::Fixed(length)) => write!(f, ",tail:{length})"),
         }
     }
 }
 
-impl Plan {
+impl JdsPlan {
     /// Length of the longest row of every section, longest section first, for rows of these
     /// lengths; empty without sections. If rows are cut at a tail, their remaining length counts.
     pub fn section_widths(&self, histogram: &Histogram) -> Vec<u32> {
         match self.layout {
-            Layout::Diagonals => Vec::new(),
+            JdsLayout::Diagonals => Vec::new(),
             // Row lengths fit `u32`.
-            Layout::Sections(split, _) => split
+            JdsLayout::Sections(split, _) => split
                 .sections(&self.cut(histogram).0)
                 .iter()
                 .map(|section| section.width as u32)

@@ -16,17 +16,18 @@ pub(crate) const DEFAULT_SECTION_SLOTS: u64 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
     /// Method that finds the boundaries.
-    pub method: Method,
-    /// Maximum number of sections, for [`Method::Optimal`]; the exact number (or the number of rows
-    /// or lengths, if smaller) for the others. None leaves the number to the cost.
+    pub method: BoundaryMethod,
+    /// Maximum number of sections, for [`BoundaryMethod::Optimal`]; the exact number (or the number
+    /// of rows or lengths, if smaller) for the others. None leaves the number to the cost.
     pub sections: Option<u32>,
-    /// Cost of a section beyond its slots, in slots, for [`Method::Optimal`]; 64 if not given.
+    /// Cost of a section beyond its slots, in slots, for [`BoundaryMethod::Optimal`]; 64 if not
+    /// given.
     pub cost: Option<u64>,
 }
 
 /// Method that finds section boundaries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Method {
+pub enum BoundaryMethod {
     /// Minimises padded slots plus the cost of sections, exactly, by dynamic programming over the
     /// row lengths.
     #[default]
@@ -37,15 +38,18 @@ pub enum Method {
     EqualLengths,
 }
 
-const METHODS: &[(&str, Method)] =
-    &[("optimal", Method::Optimal), ("rows", Method::EqualRows), ("lengths", Method::EqualLengths)];
+const METHODS: &[(&str, BoundaryMethod)] = &[
+    ("optimal", BoundaryMethod::Optimal),
+    ("rows", BoundaryMethod::EqualRows),
+    ("lengths", BoundaryMethod::EqualLengths),
+];
 
 /// Default number of sections of the simple splits: the chapter's examples have a handful.
 const DEFAULT_SECTIONS: u32 = 8;
 
 impl Default for Split {
     fn default() -> Self {
-        Self { method: Method::Optimal, sections: None, cost: None }
+        Self { method: BoundaryMethod::Optimal, sections: None, cost: None }
     }
 }
 
@@ -56,9 +60,9 @@ impl Display for Split {
             Some(n) => write!(f, "sections:{n}")?,
         }
         match self.method {
-            Method::Optimal => {}
-            Method::EqualRows => f.write_str(",split:rows")?,
-            Method::EqualLengths => f.write_str(",split:lengths")?,
+            BoundaryMethod::Optimal => {}
+            BoundaryMethod::EqualRows => f.write_str(",split:rows")?,
+            BoundaryMethod::EqualLengths => f.write_str(",split:lengths")?,
         }
         self.cost.map_or(Ok(()), |cost| write!(f, ",cost:{cost}"))
     }
@@ -96,7 +100,9 @@ impl Split {
         };
         let method = args.word("split", METHODS)?;
         let cost = args.number("cost")?.map(u64::from);
-        if cost.is_some() && matches!(method, Some(Method::EqualRows | Method::EqualLengths)) {
+        if cost.is_some()
+            && matches!(method, Some(BoundaryMethod::EqualRows | BoundaryMethod::EqualLengths))
+        {
             return Err(args.error("`cost` only means something to the optimal split".to_owned()));
         }
         let given = text.is_some() || method.is_some() || cost.is_some();
@@ -117,10 +123,10 @@ impl Split {
         // More sections than rows or lengths would be empty.
         let some = |there: usize| wished.clamp(1, there.max(1));
         let bounds: Vec<usize> = match self.method {
-            Method::EqualRows => equal(nrows, some(nrows)),
+            BoundaryMethod::EqualRows => equal(nrows, some(nrows)),
             _ => {
                 let cuts = match self.method {
-                    Method::EqualLengths => equal(classes.len(), some(classes.len())),
+                    BoundaryMethod::EqualLengths => equal(classes.len(), some(classes.len())),
                     _ => {
                         optimal(&classes, self.cost.unwrap_or(DEFAULT_SECTION_SLOTS), self.sections)
                     }
@@ -306,13 +312,17 @@ mod tests {
             prop_assert_eq!(cost_of(&classes, &free, cost), exhaustive(&classes, cost, usize::MAX));
             let few = optimal(&classes, cost, Some(limit));
             prop_assert!(few.len() <= limit as usize + 1);
-            prop_assert_eq!(cost_of(&classes, &few, cost), exhaustive(&classes, cost, limit as usize));
+            let least = exhaustive(&classes, cost, limit as usize);
+            prop_assert_eq!(cost_of(&classes, &few, cost), least);
         }
 
         #[test]
-        fn every_split_covers_every_row_once(lengths in prop::collection::vec(0u32..30, 0..300), n in 1u32..9) {
+        fn every_split_covers_every_row_once(
+            lengths in prop::collection::vec(0u32..30, 0..300),
+            n in 1u32..9,
+        ) {
             let histogram = Histogram::of(&lengths);
-            for method in [Method::Optimal, Method::EqualRows, Method::EqualLengths] {
+            for (_, method) in METHODS.iter().copied() {
                 let sections = Split { method, sections: Some(n), cost: None }.sections(&histogram);
                 let mut next = (0, 0);
                 for s in &sections {

@@ -1,11 +1,13 @@
 //! Products with packed SELL on the CPU: the lanes of a slice are SIMD lanes.
 
 use super::Stored;
-use super::host::Host;
+use super::host::HostPsell;
 use super::index::{Kind, LANES, Shape};
 use super::long::{LongRows, entries};
 use super::slice::Slice;
-use crate::device::cpu::{Index, Kernel, MAX_PARTS, Output, Vector, prefetch, run_parts, widened};
+use crate::device::cpu::{
+    CpuKernel, LaneIndex, MAX_PARTS, Output, Vector, prefetch, run_parts, widened,
+};
 use crate::precision::{Bf16, F16, Narrow};
 use crate::{Precision, Scalar, ScalarKind};
 use std::ops::Range;
@@ -18,7 +20,7 @@ const AHEAD: usize = 256;
 /// per step. Half a cache line.
 const ASK_BYTES: usize = 32;
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostPsell<T> {
     /// Computes `y = A x`. `y` is overwritten without being read, and its bits do not depend on the
     /// number of threads.
     ///
@@ -42,7 +44,7 @@ trait Multiply<T: Scalar> {
     ///
     /// # Safety
     ///
-    /// `values` are those of this part; the vectors are as in [`Host::product`].
+    /// `values` are those of this part; the vectors are as in [`HostPsell::product`].
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>);
 }
 
@@ -80,10 +82,10 @@ unsafe fn multiply<T: Scalar>(
     }
 }
 
-impl<T: Scalar> Multiply<T> for Host<T> {
+impl<T: Scalar> Multiply<T> for HostPsell<T> {
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
         // SAFETY: the caller's promise; parts share no slice, and slices share no row.
-        unsafe { run_parts(&self.parts, &Slices { a: self, values, x, y }) };
+        unsafe { run_parts(&self.parts, &SliceKernel { a: self, values, x, y }) };
     }
 }
 
@@ -223,14 +225,14 @@ impl<T: Scalar> Source<T> for Same<T> {
 }
 
 /// Kernel over a range of slices.
-struct Slices<'a, T, S> {
-    a: &'a Host<T>,
+struct SliceKernel<'a, T, S> {
+    a: &'a HostPsell<T>,
     values: S,
     x: &'a [T],
     y: Output<T>,
 }
 
-impl<T: Scalar, S: Source<T>> Kernel<T> for Slices<'_, T, S> {
+impl<T: Scalar, S: Source<T>> CpuKernel<T> for SliceKernel<'_, T, S> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         for s in range {
@@ -246,7 +248,7 @@ impl<T: Scalar, S: Source<T>> Kernel<T> for Slices<'_, T, S> {
     }
 }
 
-impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
+impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
     /// Multiplies a slice whose lanes are `G` vectors.
     #[inline(always)]
     unsafe fn slice<V: Vector<T>, const G: usize>(&self, s: usize) {
@@ -312,7 +314,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
 
     /// Multiplies a relative slice in steps of `R` slots, stored one at a time.
     #[inline(always)]
-    unsafe fn relative<N: Index, V: Vector<T>, const G: usize, const R: usize>(
+    unsafe fn relative<N: LaneIndex, V: Vector<T>, const G: usize, const R: usize>(
         &self,
         slice: &Slice<'_>,
     ) -> [V; G] {
@@ -423,7 +425,7 @@ impl<T: Scalar> Multiply<T> for LongRows<T> {
     // The parts have about the same number of entries and depend on the matrix alone.
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
         let mut carries = [T::ZERO; MAX_PARTS + 1];
-        let kernel = Long { a: self, values, x, y, carries: Output::new(&mut carries) };
+        let kernel = LongRowsKernel { a: self, values, x, y, carries: Output::new(&mut carries) };
         // SAFETY: the caller's promise; a row is written by the part with its first piece, and a
         // carry by its own part.
         unsafe { run_parts(&self.parts, &kernel) };
@@ -438,7 +440,7 @@ impl<T: Scalar> Multiply<T> for LongRows<T> {
 }
 
 /// Kernel over a range of pieces of the long rows.
-struct Long<'a, T, S> {
+struct LongRowsKernel<'a, T, S> {
     a: &'a LongRows<T>,
     values: S,
     x: &'a [T],
@@ -446,7 +448,7 @@ struct Long<'a, T, S> {
     carries: Output<T>,
 }
 
-impl<T: Scalar, S: Source<T>> Kernel<T> for Long<'_, T, S> {
+impl<T: Scalar, S: Source<T>> CpuKernel<T> for LongRowsKernel<'_, T, S> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let LongRows { pieces, parts, .. } = self.a;
@@ -465,7 +467,7 @@ impl<T: Scalar, S: Source<T>> Kernel<T> for Long<'_, T, S> {
     }
 }
 
-impl<T: Scalar, S: Source<T>> Long<'_, T, S> {
+impl<T: Scalar, S: Source<T>> LongRowsKernel<'_, T, S> {
     /// Returns the sum of the products of `entries`.
     #[inline(always)]
     unsafe fn dot<V: Vector<T>>(&self, entries: Range<usize>) -> T {

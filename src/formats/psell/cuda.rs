@@ -6,12 +6,12 @@ mod window;
 
 use spmm::Spmm;
 
-use super::host::Host;
+use super::host::HostPsell;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::{Header, Narrowed, NarrowedPair, Stored};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
+    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
 use crate::formats::encoded::Numbers;
 use crate::formats::{
@@ -24,17 +24,17 @@ use std::sync::Arc;
 
 /// A packed SELL matrix in GPU memory.
 #[derive(Debug)]
-pub(crate) struct Uploaded<T> {
+pub(crate) struct DevicePsell<T> {
     nrows: usize,
     ncols: usize,
     group: usize,
     headers: Buffer<Header>,
-    values: Values<T>,
+    values: DeviceValues<T>,
     dictionary: Buffer<T>,
     index: Buffer<u32>,
     perm: Option<Buffer<u32>>,
     skip: Option<Buffer<u32>>,
-    long: Option<Long<T>>,
+    long: Option<DeviceLongRows<T>>,
     bytes: u64,
     /// Binary logarithm of the number of warps that share a slice.
     shift: u32,
@@ -43,10 +43,10 @@ pub(crate) struct Uploaded<T> {
 
 /// Long rows, which are stored outside of the slices.
 #[derive(Debug)]
-pub(super) struct Long<T> {
+pub(super) struct DeviceLongRows<T> {
     pieces: Buffer<Piece>,
     col_idx: Buffer<u32>,
-    values: Values<T>,
+    values: DeviceValues<T>,
     /// Sum of every piece.
     sums: Scratch<T>,
     /// Number of finished pieces of a row, at its first piece; zero between products.
@@ -54,19 +54,19 @@ pub(super) struct Long<T> {
 }
 
 /// Buffers of a packed matrix.
-pub(super) struct Parts<T> {
+pub(super) struct PsellBuffers<T> {
     pub(super) headers: Buffer<Header>,
-    pub(super) values: Values<T>,
+    pub(super) values: DeviceValues<T>,
     pub(super) dictionary: Buffer<T>,
     pub(super) index: Buffer<u32>,
     pub(super) perm: Option<Buffer<u32>>,
     pub(super) skip: Option<Buffer<u32>>,
-    pub(super) long: Option<Long<T>>,
+    pub(super) long: Option<DeviceLongRows<T>>,
 }
 
 /// Values in GPU memory; the variants are those of [`Stored`].
 #[derive(Debug)]
-pub(super) enum Values<T> {
+pub(super) enum DeviceValues<T> {
     Plain(Buffer<T>),
     Codes(Buffer<u8>),
     Halves(Precision, Buffer<u16>),
@@ -74,7 +74,7 @@ pub(super) enum Values<T> {
     Same,
 }
 
-impl<T: Scalar> Values<T> {
+impl<T: Scalar> DeviceValues<T> {
     fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
         Ok(match stored {
             Stored::Plain(values) => Self::Plain(gpu.upload(values)?),
@@ -129,10 +129,10 @@ impl<T: Scalar> Values<T> {
     /// Address of the values; null if they take no bytes.
     pub(super) fn ptr(&self) -> Ptr<u8> {
         match self {
-            Self::Plain(values) => Ptr::from_address(values.ptr().address()),
+            Self::Plain(values) => values.ptr().cast(),
             Self::Codes(codes) => codes.ptr(),
-            Self::Halves(_, halves) => Ptr::from_address(halves.ptr().address()),
-            Self::Singles(singles) => Ptr::from_address(singles.ptr().address()),
+            Self::Halves(_, halves) => halves.ptr().cast(),
+            Self::Singles(singles) => singles.ptr().cast(),
             Self::Same => Ptr::NULL,
         }
     }
@@ -160,9 +160,9 @@ impl<T: Scalar> Values<T> {
     }
 }
 
-impl<T: Scalar> Long<T> {
+impl<T: Scalar> DeviceLongRows<T> {
     fn new(long: &LongRows<T>, gpu: Gpu) -> Result<Self, Error> {
-        let values = Values::new(&long.values, gpu)?;
+        let values = DeviceValues::new(&long.values, gpu)?;
         Ok(Self::from_parts(gpu, gpu.upload(&long.pieces)?, gpu.upload(&long.col_idx)?, values))
     }
 
@@ -170,7 +170,7 @@ impl<T: Scalar> Long<T> {
         gpu: Gpu,
         pieces: Buffer<Piece>,
         col_idx: Buffer<u32>,
-        values: Values<T>,
+        values: DeviceValues<T>,
     ) -> Self {
         let count = pieces.len();
         Self {
@@ -199,16 +199,21 @@ impl<T: Scalar> Long<T> {
 /// Steps of a slice that a warp processes at a time: `packed_rows` in `kernels/psell_spmv.cuh`.
 const BATCH: usize = 8;
 
-/// Cost of a batch of steps, and of one more warp in the grid, in microseconds.
+/// Time of a batch of steps from the L2, in microseconds.
 const BATCH_US: f64 = 0.5;
+
+/// Time of a batch of steps from memory, in microseconds.
+const MEMORY_BATCH_US: f64 = 1.0;
+
+/// Time of one more warp in the grid, in microseconds.
 const WARP_US: f64 = 0.36e-3;
 
-/// Size of a matrix beyond which a part is streamed, on an H200, from where on a batch waits for
-/// memory, and the bytes per microsecond that the memory delivers. A larger matrix has one warp per
-/// slice, and is streamed, unless its chains take longer than its bytes.
-const STREAMED_BYTES: u64 = 38_000_000;
-const MEMORY_BATCH_US: f64 = 1.0;
+/// Bytes that the memory delivers in a microsecond.
 const BYTES_PER_US: f64 = 3.5e6;
+
+/// Size of a matrix of which a part is streamed on an H200. A larger one has one warp per slice,
+/// and is streamed, unless its longest chain from memory takes longer than its bytes.
+const STREAMED_BYTES: u64 = 38_000_000;
 
 /// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.
 const MOST_SHIFT: u32 = 3;
@@ -223,7 +228,7 @@ const MANY_SLICES: usize = 1 << 15;
 /// takes 0.5 µs, most of it the latency of loading an index and the element it refers to, and 1000
 /// more warps take 0.36 µs. The rule is the same on every GPU, because the bits of products depend
 /// on it.
-fn sharing(headers: &Buffer<Header>, bytes: u64) -> Result<u32, Error> {
+fn warps_shift_of(headers: &Buffer<Header>, bytes: u64) -> Result<u32, Error> {
     if headers.len() > MANY_SLICES {
         return Ok(0);
     }
@@ -251,23 +256,23 @@ fn blocks(warps: usize) -> u32 {
     warps.div_ceil(BLOCK as usize / LANES) as u32
 }
 
-impl<T: Scalar> Uploaded<T> {
+impl<T: Scalar> DevicePsell<T> {
     /// Copies a packed matrix to GPU memory.
     ///
     /// # Errors
     ///
     /// Errors of allocation, copies and kernel compilation.
-    pub(crate) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+    pub(crate) fn new(host: &HostPsell<T>, gpu: Gpu) -> Result<Self, Error> {
         let upload =
             |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
-        let parts = Parts {
+        let parts = PsellBuffers {
             headers: gpu.upload(&host.headers)?,
-            values: Values::new(&host.values, gpu)?,
+            values: DeviceValues::new(&host.values, gpu)?,
             dictionary: gpu.upload(&host.dictionary)?,
             index: gpu.upload(&host.index)?,
             perm: upload(&host.perm)?,
             skip: upload(&host.skip)?,
-            long: host.long.as_ref().map(|long| Long::new(long, gpu)).transpose()?,
+            long: host.long.as_ref().map(|long| DeviceLongRows::new(long, gpu)).transpose()?,
         };
         Self::from_parts(gpu, (host.nrows, host.ncols), host.group, parts, host.is_diagonal())
     }
@@ -282,16 +287,16 @@ impl<T: Scalar> Uploaded<T> {
         gpu: Gpu,
         (nrows, ncols): (usize, usize),
         group: usize,
-        parts: Parts<T>,
+        parts: PsellBuffers<T>,
         is_diagonal: bool,
     ) -> Result<Self, Error> {
-        let Parts { headers, values, dictionary, index, perm, skip, long } = parts;
+        let PsellBuffers { headers, values, dictionary, index, perm, skip, long } = parts;
         let (file, diagonal) = (values.file(), if is_diagonal { "_diagonal" } else { "" });
         let optional = perm.iter().chain(&skip).map(Buffer::bytes).sum::<u64>();
         let arrays = [headers.bytes(), values.bytes(), index.bytes(), dictionary.bytes(), optional];
-        let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, Long::bytes);
+        let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, DeviceLongRows::bytes);
         let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
-        let shift = sharing(&headers, bytes)?;
+        let shift = warps_shift_of(&headers, bytes)?;
         let (module, residency) = match shift {
             0 => (Module::of(file, residency), residency),
             _ => (Module::from(file).shared(), residency.without_streaming()),
@@ -334,25 +339,35 @@ impl<T: Scalar> Uploaded<T> {
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
         let launch = Launch::new(blocks(pieces) + blocks(self.headers.len() << self.shift), BLOCK);
-        let launch = launch.arg(self.headers.ptr()).arg(self.values.ptr()).arg(self.index.ptr());
-        let launch =
-            launch.arg(self.dictionary.ptr()).arg(or_null(&self.perm)).arg(or_null(&self.skip));
-        let launch = launch.arg(self.nrows as u32);
-        let launch = match &self.long {
-            Some(long) => {
-                let rows =
-                    launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr());
-                rows.arg(pieces as u32).arg(long.sums.on(queue)?).arg(long.done.on(queue)?)
-            }
-            None => {
-                let rows =
-                    launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL);
-                rows.arg(0u32).arg(Ptr::<T>::NULL).arg(Ptr::<u32>::NULL)
-            }
+        let (long_pieces, long_cols, long_values) = match &self.long {
+            Some(long) => (long.pieces.ptr(), long.col_idx.ptr(), long.values.ptr()),
+            None => (Ptr::NULL, Ptr::NULL, Ptr::NULL),
         };
-        // SAFETY: these are the parameters of all kernels in psell_spmv.cuh; the vectors are the
-        // caller's promise.
-        unsafe { self.kernel.launch(queue, &out, out.to(launch.arg(x)).arg(self.shift)) }
+        let (sums, done) = match &self.long {
+            Some(long) => (long.sums.on(queue)?, long.done.on(queue)?),
+            None => (Ptr::NULL, Ptr::NULL),
+        };
+        let launch = launch.with(kernels::psell_spmv::Packed {
+            headers: self.headers.ptr().cast(),
+            values: self.values.ptr(),
+            index: self.index.ptr().cast(),
+            dictionary: self.dictionary.ptr(),
+            perm: or_null(&self.perm),
+            skip: or_null(&self.skip),
+            nrows: self.nrows as u32,
+            pieces: long_pieces,
+            long_cols,
+            long_values,
+            count: pieces as u32,
+            sums,
+            done,
+            x,
+            out,
+            shift: self.shift,
+            l2_shares: self.kernel.residency().shares(),
+        });
+        // SAFETY: the kernel is one of psell_spmv.cuh; the vectors are the caller's promise.
+        unsafe { self.kernel.launch(queue, &out, launch) }
     }
 
     /// Copies the matrix to host memory, for unpacking.
@@ -360,9 +375,9 @@ impl<T: Scalar> Uploaded<T> {
     /// # Errors
     ///
     /// Errors of copies from the GPU.
-    pub(crate) fn to_host(&self) -> Result<Host<T>, Error> {
+    pub(crate) fn to_host(&self) -> Result<HostPsell<T>, Error> {
         let download = |array: &Option<Buffer<u32>>| array.as_ref().map(Buffer::to_vec).transpose();
-        Ok(Host {
+        Ok(HostPsell {
             nrows: self.nrows,
             ncols: self.ncols,
             group: self.group,
@@ -372,7 +387,7 @@ impl<T: Scalar> Uploaded<T> {
             index: self.index.to_vec()?,
             perm: download(&self.perm)?,
             skip: download(&self.skip)?,
-            long: self.long.as_ref().map(Long::to_host).transpose()?,
+            long: self.long.as_ref().map(DeviceLongRows::to_host).transpose()?,
             parts: Box::default(),
         })
     }
@@ -384,7 +399,7 @@ impl<T: Scalar> Uploaded<T> {
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
@@ -414,7 +429,7 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
     }
 }
 
-impl<T: Scalar> EncodedDevice<T> for Uploaded<T> {
+impl<T: Scalar> EncodedDevice<T> for DevicePsell<T> {
     fn storage(&self) -> ValueStorage {
         ValueStorage::of(self.values.precision(), self.dictionary.len())
     }

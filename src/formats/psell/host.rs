@@ -1,6 +1,6 @@
 //! Packing of a matrix into slices.
 
-use super::index::{ALL, Chooser, Columns, Encoded, Kind, LANES, Slot, UNIT, padded};
+use super::index::{ALL, Chooser, Encoded, Kind, LANES, LaneColumns, Slot, UNIT, padded};
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
@@ -22,7 +22,7 @@ const TOGETHER: usize = 1 << 16;
 
 /// A packed SELL matrix in host memory.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
+pub(crate) struct HostPsell<T> {
     pub(crate) nrows: usize,
     pub(crate) ncols: usize,
     /// Slots per group that is stored lane by lane.
@@ -43,7 +43,7 @@ pub(crate) struct Host<T> {
     pub(crate) parts: Box<[usize]>,
 }
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostPsell<T> {
     /// Packs a matrix with its rows in an order.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl<T: Scalar> Host<T> {
             values: Sink::new(&mut stored, &coder),
             index: Output::new(&mut index),
         };
-        let write = |(c, (chunk, slices)): (usize, (&Chunk, &[PlacedSlice]))| {
+        let write = |(c, (chunk, slices)): (usize, (&SliceChunk, &[PlacedSlice]))| {
             for (i, ((encoded, slots), slice)) in chunk.iter().zip(slices).enumerate() {
                 // SAFETY: every slice has its own units, except for slots that it shares and does
                 // not own.
@@ -169,15 +169,15 @@ impl<'a> SlicedRows<'a> {
     }
 
     /// Columns of every lane.
-    pub(crate) fn columns(self, s: usize) -> Columns<'a> {
+    pub(crate) fn columns(self, s: usize) -> LaneColumns<'a> {
         self.entries(s).map(|entries| &self.col_idx[entries])
     }
 
     /// Chooses the encoding of every slice.
-    pub(crate) fn encode(self) -> Vec<Chunk> {
+    pub(crate) fn encode(self) -> Vec<SliceChunk> {
         let slices = self.slices();
         let chunk = |c: usize| {
-            let (mut chooser, mut chunk) = (Chooser::default(), Chunk::default());
+            let (mut chooser, mut chunk) = (Chooser::default(), SliceChunk::default());
             for s in c * CHUNK..((c + 1) * CHUNK).min(slices) {
                 chunk.push(&mut chooser, &self.columns(s), self.first_row(s));
             }
@@ -201,18 +201,18 @@ impl<'a> SlicedRows<'a> {
 
 /// Some slices, before they are written.
 #[derive(Debug, Default)]
-pub(crate) struct Chunk {
+pub(crate) struct SliceChunk {
     encoded: Vec<Encoded>,
     /// Slots of the diagonal slices, in order.
     slots: Vec<Slot>,
 }
 
-impl Chunk {
+impl SliceChunk {
     /// Encodes a slice and adds it; see [`Chooser::choose`].
     pub(crate) fn push(
         &mut self,
         chooser: &mut Chooser,
-        columns: &Columns<'_>,
+        columns: &LaneColumns<'_>,
         first_row: Option<usize>,
     ) {
         let encoded = chooser.choose(columns, first_row);
@@ -250,7 +250,7 @@ struct PlacedSlice {
 
 impl Placement {
     /// Assigns a position to every slice, in order. Identical slots are stored once.
-    fn of(chunks: &[Chunk], value_size: usize) -> Result<Self, Error> {
+    fn of(chunks: &[SliceChunk], value_size: usize) -> Result<Self, Error> {
         let mut known: HashMap<&[Slot], u32> = HashMap::new();
         let (mut slices, mut entries) = (Vec::new(), 0);
         let (mut value_units, mut index_units) = (0usize, 0usize);
@@ -382,7 +382,7 @@ impl<T: Scalar> Writer<'_, T> {
 }
 
 /// Lanes with more than `entry` entries.
-fn mask(columns: &Columns<'_>, entry: usize) -> u32 {
+fn mask(columns: &LaneColumns<'_>, entry: usize) -> u32 {
     (0..LANES).fold(0, |mask, lane| mask | u32::from(columns[lane].len() > entry) << lane)
 }
 

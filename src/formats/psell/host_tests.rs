@@ -35,7 +35,7 @@ fn matrix(ncols: usize, rows: &[Vec<u32>], value: impl Fn(usize) -> f64) -> CsrM
 
 /// Packs, multiplies and unpacks with every order, group and encoding. Returns the packed matrix in
 /// natural order with single slots.
-fn there_and_back(a: &CsrMatrix<f64>, long: u32) -> Host<f64> {
+fn there_and_back(a: &CsrMatrix<f64>, long: u32) -> HostPsell<f64> {
     let x = x_vector(a.ncols());
     let oracle = Oracle::of(a.view(), &x);
     for order in [Order::Natural, Order::Windows(40), SORTED] {
@@ -43,7 +43,7 @@ fn there_and_back(a: &CsrMatrix<f64>, long: u32) -> Host<f64> {
         for values in [ValueEncoding::Plain, ValueEncoding::Packed].into_iter().chain(narrow) {
             for group in Packing::GROUPS {
                 let packing = packing((values, group, long));
-                let packed = Host::pack(a.view(), order, packing).unwrap();
+                let packed = HostPsell::pack(a.view(), order, packing).unwrap();
                 let mut y = vec![f64::NAN; a.nrows()];
                 packed.product(&x, &mut y);
                 oracle.check(&y).unwrap_or_else(|wrong| panic!("{order:?} {packing:?}: {wrong}"));
@@ -59,10 +59,10 @@ fn there_and_back(a: &CsrMatrix<f64>, long: u32) -> Host<f64> {
             }
         }
     }
-    Host::pack(a.view(), Order::Natural, packing((ValueEncoding::Plain, 1, long))).unwrap()
+    HostPsell::pack(a.view(), Order::Natural, packing((ValueEncoding::Plain, 1, long))).unwrap()
 }
 
-fn kinds(a: &Host<f64>) -> Vec<Kind> {
+fn kinds(a: &HostPsell<f64>) -> Vec<Kind> {
     a.headers.iter().map(|header| header.shape().kind).collect()
 }
 
@@ -72,7 +72,7 @@ fn columns(bytes: [u8; 8]) -> [u32; 2] {
 
 #[test]
 fn the_chapters_matrix_sorted() {
-    let a = Host::pack(chapter::matrix::<f32>().view(), SORTED, plain(1)).unwrap();
+    let a = HostPsell::pack(chapter::matrix::<f32>().view(), SORTED, plain(1)).unwrap();
     assert_eq!(a.perm, Some(vec![2, 0, 3, 1]));
     let shape = Shape { kind: Kind::Relative8, run: 1, full: 0, width: 3 }.to_bits();
     assert_eq!(a.headers, [Header { value_at: 0, index_at: 0, base: 0, shape }]);
@@ -86,7 +86,7 @@ fn the_chapters_matrix_sorted() {
 #[test]
 fn the_chapters_matrix_in_its_order() {
     // Five slots would take 64 bytes, indices and their masks take 32.
-    let a = Host::pack(chapter::matrix::<f64>().view(), Order::Natural, packed()).unwrap();
+    let a = HostPsell::pack(chapter::matrix::<f64>().view(), Order::Natural, packed()).unwrap();
     assert_eq!((kinds(&a), &a.perm), (vec![Kind::Relative8], &None));
     let [first, second] = columns([0, 1, 0, 2, 2, 3, 3, 0]);
     assert_eq!(a.index, [0b1101, 0b1101, 0b100, 0, first, second, 0, 0]);
@@ -98,7 +98,7 @@ fn the_chapters_matrix_in_its_order() {
 #[test]
 fn a_long_row_of_the_chapters_matrix() {
     let packing = packing((ValueEncoding::Plain, 1, 2));
-    let a = Host::pack(chapter::matrix::<f64>().view(), SORTED, packing).unwrap();
+    let a = HostPsell::pack(chapter::matrix::<f64>().view(), SORTED, packing).unwrap();
     assert_eq!(a.perm, Some(vec![0, 3, 1, 2]), "what is not in the slices is sorted as empty");
     assert_eq!(a.skip, Some(vec![0b1000]));
     let [first, _] = columns([0, 0, 2, 3, 0, 0, 0, 0]);
@@ -161,7 +161,7 @@ fn diagonals_are_stored_once_for_all_slices_alike() {
 #[test]
 fn groups_of_diagonals_stand_lane_by_lane() {
     let stencil = stencil(96, 2);
-    let a = Host::pack(stencil.view(), Order::Natural, plain(4)).unwrap();
+    let a = HostPsell::pack(stencil.view(), Order::Natural, plain(4)).unwrap();
     let middle = a.headers[1];
     assert_eq!((middle.shape().full, middle.shape().width), (5, 5));
     let Stored::Plain(values) = &a.values else { panic!("plain values") };
@@ -178,7 +178,7 @@ fn steps_that_all_lanes_have_stand_in_groups() {
     let rows: Vec<Vec<u32>> =
         (0..32u32).map(|i| (0..5 + i % 2).map(|k| (i * 37 + k * 50) % 251).collect()).collect();
     let a = matrix(251, &rows, |k| k as f64);
-    let packed = Host::pack(a.view(), Order::Natural, plain(4)).unwrap();
+    let packed = HostPsell::pack(a.view(), Order::Natural, plain(4)).unwrap();
     assert_eq!(kinds(&packed), [Kind::Relative8]);
     let Stored::Plain(values) = &packed.values else { panic!("plain values") };
     let row = |row: usize| a.view().row(row).1;
@@ -261,7 +261,8 @@ fn long_rows_of_every_encoding() {
     }
     let one_value = matrix(50, &rows, |_| 7.0);
     let packed =
-        Host::pack(one_value.view(), Order::Natural, Packing { split: 9, ..packed() }).unwrap();
+        HostPsell::pack(one_value.view(), Order::Natural, Packing { split: 9, ..packed() })
+            .unwrap();
     assert_eq!((&packed.values, &packed.long.unwrap().values), (&Stored::Same, &Stored::Same));
     assert_eq!(packed.dictionary, [7.0]);
 }
@@ -284,7 +285,7 @@ fn the_number_of_threads_does_not_count() {
     let a = matrix(40_000, &rows, |k| (k % 100) as f64);
     let on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| Host::pack(a.view(), Order::Windows(512), packed()).unwrap())
+        pool.install(|| HostPsell::pack(a.view(), Order::Windows(512), packed()).unwrap())
     };
     let (one, three) = (on(1), on(3));
     assert_eq!(
@@ -323,7 +324,11 @@ fn rows() -> impl Strategy<Value = (u32, Vec<Vec<u32>>)> {
 
 proptest! {
     #[test]
-    fn whatever_is_packed_is_unpacked((n, rows) in rows(), modulus in prop_oneof![Just(1), Just(50), Just(100_000)], long in 0u32..30) {
+    fn whatever_is_packed_is_unpacked(
+        (n, rows) in rows(),
+        modulus in prop_oneof![Just(1), Just(50), Just(100_000)],
+        long in 0u32..30,
+    ) {
         let long = if long == 0 { Packing::MAX_SPLIT } else { long };
         there_and_back(&matrix(n as usize, &rows, |k| (k % modulus) as f64 - 7.0), long);
     }

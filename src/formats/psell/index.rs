@@ -19,7 +19,7 @@ pub(crate) const ALL: u32 = u32::MAX;
 
 /// Columns of every lane, in the order of their entries. Empty for a lane without a row in the
 /// slices.
-pub(crate) type Columns<'a> = [&'a [u32]; LANES];
+pub(crate) type LaneColumns<'a> = [&'a [u32]; LANES];
 
 /// Encoding of the columns of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,11 @@ impl Chooser {
     ///
     /// `first_row` is the row of the first lane if the lanes are consecutive rows. If it is `None`,
     /// the slice is not diagonal. No lane has more than [`MAX_WIDTH`] entries.
-    pub(crate) fn choose(&mut self, columns: &Columns<'_>, first_row: Option<usize>) -> Encoded {
+    pub(crate) fn choose(
+        &mut self,
+        columns: &LaneColumns<'_>,
+        first_row: Option<usize>,
+    ) -> Encoded {
         let survey = Survey::of(columns);
         let relative = survey.relative();
         // A slot takes at least a word.
@@ -171,7 +175,7 @@ impl Chooser {
     /// Returns false if there are more than `most`.
     fn diagonals(
         &mut self,
-        columns: &Columns<'_>,
+        columns: &LaneColumns<'_>,
         first_row: usize,
         longest: usize,
         most: usize,
@@ -251,7 +255,7 @@ struct Survey {
 }
 
 impl Survey {
-    fn of(columns: &Columns<'_>) -> Self {
+    fn of(columns: &LaneColumns<'_>) -> Self {
         let (mut first, mut last, mut ascending) = (u32::MAX, 0, true);
         let mut runs = RUNS.map(|_| true);
         let (mut entries, mut longest, mut shortest) = (0, 0, usize::MAX);
@@ -310,7 +314,7 @@ mod tests {
     use super::*;
 
     fn choose(rows: &[Vec<u32>], first_row: Option<usize>) -> (Encoded, Vec<Slot>) {
-        let mut columns: Columns<'_> = [&[]; LANES];
+        let mut columns: LaneColumns<'_> = [&[]; LANES];
         columns.iter_mut().zip(rows).for_each(|(lane, row)| *lane = row);
         let mut chooser = Chooser::default();
         let encoded = chooser.choose(&columns, first_row);
@@ -353,7 +357,7 @@ mod tests {
                     *expected.entry(col as i32 - 40 - lane as i32).or_default() |= 1 << lane
                 });
             }
-            let mut columns: Columns<'_> = [&[]; LANES];
+            let mut columns: LaneColumns<'_> = [&[]; LANES];
             columns.iter_mut().zip(&rows).for_each(|(lane, row)| *lane = row);
             let longest = rows.iter().map(Vec::len).max().unwrap();
             let mut chooser = Chooser::default();

@@ -82,23 +82,24 @@ mod slice;
 mod unpack;
 mod work;
 
-pub use plan::{Plan, ValueEncoding};
+pub use plan::{PsellPlan, ValueEncoding};
 pub(crate) use probe::SliceProbe;
 
 use super::encoded::{Coder, Narrowed, NarrowedPair, Sink, Stored, with_slack};
 use super::{
-    Arrays, DeviceCsr, DeviceMatrix, EncodedHost, Format, HostMatrix, NoArrays, PlanArgs, Target,
+    Arrays, CsrSource, DeviceMatrix, EncodedHost, Format, HostMatrix, NoArrays, PlanArgs, Target,
     Weights, Work, sell,
 };
 use crate::analysis::{Analysis, Probes, RowStats};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
-use cuda::Uploaded;
-use host::Host;
+use cuda::DevicePsell;
+use host::HostPsell;
 use index::{LANES, Shape};
 use order::Order;
 use plan::Packing;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// The packed SELL format.
@@ -114,7 +115,7 @@ const LEAST_GAIN: f64 = 1.1;
 /// True if a plan with unchanged values and without separate long rows has column indices as long
 /// as those of plain SELL (within [`LEAST_GAIN`]): a GPU is then faster with plain SELL, if that is
 /// not padded. An H200 took 255 µs with it against 266 for the gallery's `uniform` in `f64`.
-fn is_as_long(plan: &Plan, analysis: &Analysis) -> bool {
+fn is_as_long(plan: &PsellPlan, analysis: &Analysis) -> bool {
     let packing = plan.packing();
     if packing.values != ValueEncoding::Plain || packing.split < Packing::MAX_SPLIT {
         return false;
@@ -124,8 +125,8 @@ fn is_as_long(plan: &Plan, analysis: &Analysis) -> bool {
 }
 
 impl Format for Psell {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = PsellPlan;
+    type Host<T: Scalar> = HostPsell<T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "psell(sigma:1)",
@@ -144,64 +145,69 @@ impl Format for Psell {
         "psell(sigma:100000,values:f32,group:4,split:9)",
     ];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        Plan::parse(args)
+    fn parse(args: &mut PlanArgs<'_>) -> Result<PsellPlan, Error> {
+        PsellPlan::parse(args)
     }
 
     fn probe<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats, probes: &mut Probes) {
         probes.add(SliceProbe::new(a, rows));
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<PsellPlan> {
         // Rows of one length need no sorting.
         let sigmas = SIGMAS.iter().filter(|&&sigma| !analysis.rows.is_even() || sigma == 1);
         let plans = sigmas.flat_map(|&sigma| {
             let packings = plan::candidates(analysis, on).into_iter();
-            packings.map(move |packing| Plan::of(sigma, packing))
+            packings.map(move |packing| PsellPlan::of(sigma, packing))
         });
         let any_filled = on == Target::Gpu && sell::is_filled(analysis, on);
         plans.filter(|plan| !any_filled || !is_as_long(plan, analysis)).collect()
     }
 
-    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(plan: &PsellPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         work::of(plan.order(), plan.packing(), analysis, scalar)
     }
 
-    fn is_exact(_: &Plan, analysis: &Analysis) -> bool {
-        SliceProbe::of(analysis).is_exact()
+    fn estimate_bounds(_: &PsellPlan, analysis: &Analysis) -> RangeInclusive<f64> {
+        // The slices of a large matrix are estimated from a sample.
+        if SliceProbe::of(analysis).is_exact() { 1.0..=1.0 } else { 0.9..=1.1 }
     }
 
-    fn kernel(plan: &Plan, _: Target) -> &'static str {
+    fn kernel(plan: &PsellPlan, _: Target) -> &'static str {
         plan.kernel()
     }
 
-    fn preparation(plan: &Plan, on: Target, measured: &str) -> Option<&'static str> {
+    fn preparation(plan: &PsellPlan, on: Target, measured: &str) -> Option<&'static str> {
         plan.preparation(on, measured)
     }
 
-    fn estimate_us(plan: &Plan, analysis: &Analysis, work: &Work) -> f64 {
+    fn spmm_plan(analysis: &Analysis, on: Target) -> Option<PsellPlan> {
+        (on == Target::Gpu).then(|| PsellPlan::for_spmm(analysis))
+    }
+
+    fn estimate_us(plan: &PsellPlan, analysis: &Analysis, work: &Work) -> f64 {
         work::estimate_us(plan.packing(), analysis, work)
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-        Host::pack(a, plan.order(), plan.packing())
+    fn pack<T: Scalar>(plan: &PsellPlan, a: CsrView<'_, T>) -> Result<HostPsell<T>, Error> {
+        HostPsell::pack(a, plan.order(), plan.packing())
     }
 
-    fn packs_on_device(plan: &Plan) -> bool {
+    fn packs_on_device(plan: &PsellPlan) -> bool {
         pack::supports(plan.packing())
     }
 
     fn pack_on_device<T: Scalar>(
-        plan: &Plan,
+        plan: &PsellPlan,
         _: CsrView<'_, T>,
-        there: &DeviceCsr<T>,
+        there: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
         let packed = pack::pack(there, plan.order(), plan.packing())?;
         Ok(packed.map(|packed| Arc::new(packed) as Arc<dyn DeviceMatrix<T>>))
     }
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostPsell<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         self.product(x, y);
     }
@@ -223,7 +229,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(Uploaded::new(self, gpu)?))
+        Ok(Box::new(DevicePsell::new(self, gpu)?))
     }
 }
 
@@ -264,7 +270,7 @@ mod tests {
         let packed = |spec: &str, on| {
             let matrix: CsrMatrix<f32> = spec.parse::<gallery::Spec>().unwrap().generate().unwrap();
             let plans = Psell::candidates(&Analysis::of(matrix.view()), &Weights::default(), on);
-            plans.iter().map(Plan::sigma).collect::<Vec<_>>()
+            plans.iter().map(PsellPlan::sigma).collect::<Vec<_>>()
         };
         // Columns spread over 300,000 leave no slice a narrow index.
         let wide = "uniform,rows=300000";

@@ -8,7 +8,7 @@ use std::fmt::{self, Display};
 
 /// Plan `psell(sigma:S)`, with `values`, `group` and `split` unless they are the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct PsellPlan {
     /// Number of rows per window sorted by length; 1 sorts nothing.
     sigma: u32,
     packing: Packing,
@@ -69,8 +69,8 @@ impl Default for Packing {
     }
 }
 
-impl Plan {
-    /// Window of [`Plan::default`].
+impl PsellPlan {
+    /// Window of [`PsellPlan::default`].
     const SIGMA: u32 = 512;
 
     /// Creates a plan.
@@ -193,14 +193,14 @@ impl Plan {
     }
 }
 
-impl Default for Plan {
+impl Default for PsellPlan {
     /// `psell(sigma:512)`.
     fn default() -> Self {
         Self { sigma: Self::SIGMA, packing: Packing::default() }
     }
 }
 
-impl Display for Plan {
+impl Display for PsellPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Packing { values, group, split }, default) = (self.packing, Packing::default());
         write!(f, "(sigma:{}", self.sigma)?;
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn plans_are_checked_when_they_are_made() {
-        let new = |sigma, group, split| Plan::new(sigma, ValueEncoding::Packed, group, split);
+        let new = |sigma, group, split| PsellPlan::new(sigma, ValueEncoding::Packed, group, split);
         assert_eq!(new(3, 4, 9).unwrap().to_string(), "(sigma:3,values:packed,group:4,split:9)");
         assert!([new(0, 4, 9), new(3, 2, 9), new(3, 4, 1 << 20)].iter().all(Result::is_err));
     }

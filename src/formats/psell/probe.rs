@@ -1,6 +1,6 @@
 //! Size of a matrix as packed SELL: estimated from a sample of its slices, without packing.
 
-use super::host::{Chunk, SlicedRows};
+use super::host::{SliceChunk, SlicedRows};
 use super::index::{Chooser, LANES};
 use super::sizes::SliceSizes;
 use super::{Order, Packing};
@@ -90,7 +90,7 @@ impl SliceProbe {
         }
         let (slices, entries) =
             (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(split));
-        let estimated = |sample: Vec<Chunk>| SliceSizes::estimated(&sample, slices, entries);
+        let estimated = |sample: Vec<SliceChunk>| SliceSizes::estimated(&sample, slices, entries);
         let (natural, sorted) = (|| estimated(natural(all)), || estimated(sorted(all)));
         let (natural, sorted) =
             if a.nnz() < SHARED { (natural(), sorted()) } else { parallel::join(natural, sorted) };
@@ -174,7 +174,7 @@ fn sample<I>(rows: SlicedRows<'_>, items: impl Iterator<Item = (I, usize)>) -> V
 }
 
 /// Samples slices of rows in natural order.
-fn natural(rows: SlicedRows<'_>) -> Vec<Chunk> {
+fn natural(rows: SlicedRows<'_>) -> Vec<SliceChunk> {
     let count = (rows.row_ptr.len() - 1).div_ceil(LANES);
     let entries = |s: usize| {
         let end = ((s + 1) * LANES).min(rows.row_ptr.len() - 1);
@@ -183,7 +183,7 @@ fn natural(rows: SlicedRows<'_>) -> Vec<Chunk> {
     };
     let slices = sample(rows, spread(count).map(|s| (s, entries(s))));
     let chunk = |s: usize| {
-        let mut chunk = Chunk::default();
+        let mut chunk = SliceChunk::default();
         chunk.push(&mut Chooser::default(), &rows.columns(s), rows.first_row(s));
         chunk
     };
@@ -192,7 +192,7 @@ fn natural(rows: SlicedRows<'_>) -> Vec<Chunk> {
 }
 
 /// Samples some slices of each sampled sorted window.
-fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
+fn sorted(rows: SlicedRows<'_>) -> Vec<SliceChunk> {
     let nrows = rows.row_ptr.len() - 1;
     let window = |w: usize| w * WINDOW..((w + 1) * WINDOW).min(nrows);
     let entries = |w: usize| {
@@ -206,7 +206,7 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
         // As above.
         let perm = Order::Windows(WINDOW).short_rows(row_ptr, rows.split).ok().flatten();
         let sorted = SlicedRows { row_ptr, perm: perm.as_deref(), ..rows };
-        let (mut chooser, mut chunk) = (Chooser::default(), Chunk::default());
+        let (mut chooser, mut chunk) = (Chooser::default(), SliceChunk::default());
         let slices = window.len().div_ceil(LANES);
         // The first slice differs between windows, so that lengths occur in their due share.
         for s in (w % SLICES_PER_WINDOW..slices).step_by(WINDOW / LANES / SLICES_PER_WINDOW) {
@@ -220,7 +220,7 @@ fn sorted(rows: SlicedRows<'_>) -> Vec<Chunk> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Host;
+    use super::super::HostPsell;
     use super::*;
     use crate::matrix::{CsrMatrix, gallery};
 
@@ -232,7 +232,8 @@ mod tests {
     fn bytes(a: &CsrMatrix<f32>, order: Order, split: u32) -> (u64, u64) {
         let analysis = Analysis::of(a.view());
         let estimated = SliceProbe::of(&analysis).sizes(&analysis.rows, order, split);
-        let packed = Host::pack(a.view(), order, Packing { split, ..Packing::default() }).unwrap();
+        let packed =
+            HostPsell::pack(a.view(), order, Packing { split, ..Packing::default() }).unwrap();
         let found = size_of_val(&*packed.index) + packed.values.bytes();
         (estimated.index_bytes + estimated.value_bytes(4), found as u64)
     }

@@ -1,6 +1,6 @@
 //! Sizes of slices, computed without writing them.
 
-use super::host::{Chunk, SlicedRows};
+use super::host::{SliceChunk, SlicedRows};
 use super::index::{Encoded, Kind, LANES, Slot, UNIT, padded, slot_bytes};
 use std::collections::{HashMap, HashSet};
 
@@ -52,9 +52,9 @@ impl SliceSizes {
     }
 
     /// Adds slices and returns the slots of the diagonal ones.
-    fn add_all<'a>(&mut self, chunks: &'a [Chunk]) -> Vec<&'a [Slot]> {
+    fn add_all<'a>(&mut self, chunks: &'a [SliceChunk]) -> Vec<&'a [Slot]> {
         let mut all = Vec::new();
-        for (encoded, slots) in chunks.iter().flat_map(Chunk::iter) {
+        for (encoded, slots) in chunks.iter().flat_map(SliceChunk::iter) {
             self.add(encoded);
             all.extend((encoded.shape.kind == Kind::Diagonal).then_some(slots));
         }
@@ -67,7 +67,7 @@ impl SliceSizes {
     /// the sample with slots that are new to it is taken to be the share of slices in the sample
     /// whose slots occur once: the probability of an unseen species is about the share of species
     /// seen once (Good, Biometrika 40, 1953).
-    pub(crate) fn estimated(sample: &[Chunk], slices: u64, entries: u64) -> Self {
+    pub(crate) fn estimated(sample: &[SliceChunk], slices: u64, entries: u64) -> Self {
         let mut sizes = Self::default();
         let mut times: HashMap<&[Slot], u32> = HashMap::new();
         for slots in sizes.add_all(sample) {

@@ -1,6 +1,6 @@
 //! Read access to a slice of packed SELL.
 
-use super::host::Host;
+use super::host::HostPsell;
 use super::index::{ALL, Kind, LANES, Shape, Slot, UNIT};
 use super::layout::{Steps, visit_diagonal};
 use crate::Scalar;
@@ -27,7 +27,7 @@ pub(crate) struct Slice<'a> {
     pub(crate) indices: &'a [u32],
 }
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostPsell<T> {
     /// Returns slice `s`.
     #[inline(always)]
     pub(crate) fn slice(&self, s: usize) -> Slice<'_> {

@@ -1,13 +1,13 @@
 //! Unpacking of a packed SELL matrix to CSR.
 
 use super::NarrowedPair;
-use super::host::Host;
+use super::host::HostPsell;
 use super::index::LANES;
 use crate::Scalar;
 use crate::formats::{Arrays, EncodedHost, ValueStorage};
 use crate::matrix::CsrMatrix;
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostPsell<T> {
     /// Unpacks the matrix to CSR, with its entries in the original order.
     pub(crate) fn to_csr(&self) -> CsrMatrix<T> {
         let slices = || (0..self.headers.len()).map(|s| (s, self.slice(s)));
@@ -71,7 +71,7 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-impl<T: Scalar> EncodedHost<T> for Host<T> {
+impl<T: Scalar> EncodedHost<T> for HostPsell<T> {
     fn storage(&self) -> ValueStorage {
         ValueStorage::of(self.values.narrow(), self.dictionary.len())
     }

@@ -1,12 +1,12 @@
 //! Access to single entries of SELL.
 
-use super::Host;
+use super::HostSell;
 use crate::Scalar;
 use crate::device::cpu::PADDING;
 use crate::formats::access::{Access, NO_PADDING};
 use std::ops::Range;
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostSell<T> {
     /// Slots of a row, which is searched in its window.
     fn slots_of(&self, row: usize) -> std::iter::StepBy<Range<usize>> {
         let i = self.perm.as_ref().map_or(row, |perm| {
@@ -19,7 +19,7 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-impl<T: Scalar> Access<T> for Host<T> {
+impl<T: Scalar> Access<T> for HostSell<T> {
     fn visit_row(&self, row: usize, visit: &mut dyn FnMut(usize, u32, T)) {
         let entries = self.slots_of(row).take_while(|&slot| self.col_idx[slot] != PADDING);
         entries.for_each(|slot| visit(slot, self.col_idx[slot], self.values[slot]));

@@ -1,8 +1,8 @@
 //! SELL-C-σ on the CPU: the lanes of a slice are lanes of vectors.
 
-use super::Host;
+use super::HostSell;
 use crate::Scalar;
-use crate::device::cpu::{Kernel, Output, Slots, Vector, run_parts, strip};
+use crate::device::cpu::{CpuKernel, Output, Slots, Vector, run_parts, strip};
 use std::ops::Range;
 
 /// Prefetch distance in slots, used where gathers leave the hardware prefetcher too little room;
@@ -12,20 +12,20 @@ use std::ops::Range;
 const AHEAD: usize = 256;
 
 /// `y = A x`.
-pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+pub(super) fn spmv<T: Scalar>(a: &HostSell<T>, x: &[T], y: &mut [T]) {
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no slice,
     // slices no row.
-    unsafe { run_parts(&a.parts, &Slices { a, x, y: Output::new(y) }) };
+    unsafe { run_parts(&a.parts, &SellKernel { a, x, y: Output::new(y) }) };
 }
 
 /// Kernel over slices: a range is a range of slices.
-struct Slices<'a, T> {
-    a: &'a Host<T>,
+struct SellKernel<'a, T> {
+    a: &'a HostSell<T>,
     x: &'a [T],
     y: Output<T>,
 }
 
-impl<T: Scalar> Kernel<T> for Slices<'_, T> {
+impl<T: Scalar> CpuKernel<T> for SellKernel<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         for s in range {
@@ -56,7 +56,7 @@ impl<T: Scalar> Kernel<T> for Slices<'_, T> {
     }
 }
 
-impl<T: Scalar> Slices<'_, T> {
+impl<T: Scalar> SellKernel<'_, T> {
     /// Multiplies `G` vectors of lanes from `lane` on, of which those before `lanes` hold rows.
     #[inline(always)]
     unsafe fn lanes<V: Vector<T>, const G: usize>(&self, s: usize, lane: usize, lanes: usize) {

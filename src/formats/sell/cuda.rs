@@ -1,7 +1,7 @@
 //! SELL-C-σ on a GPU: one thread per lane, and with C = 32 one warp per slice.
 
-use super::Host;
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel};
+use super::HostSell;
+use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -21,7 +21,7 @@ const DEEP_WIDTH: usize = 64;
 
 /// A SELL-C-σ matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
+pub(super) struct DeviceSell<T> {
     nrows: usize,
     ncols: usize,
     c: usize,
@@ -33,8 +33,8 @@ pub(super) struct Uploaded<T> {
     kernel: RowKernel,
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceSell<T> {
+    pub(super) fn new(host: &HostSell<T>, gpu: Gpu) -> Result<Self, Error> {
         let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
         let few = host.nrows <= FEW_ROWS * gpu.multiprocessors();
         let kernel = match host.c == WARP {
@@ -67,21 +67,30 @@ impl<T: Scalar> Uploaded<T> {
     ///
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
-        let launch = Launch::over(self.nrows, 1).arg(self.slice_ptr.ptr()).arg(self.full.ptr());
-        let launch = launch.arg(self.col_idx.ptr()).arg(self.values.ptr());
-        let launch = launch.arg(self.perm.as_ref().map_or(Ptr::NULL, Buffer::ptr));
-        let launch = launch.arg(self.c as u32).arg(self.nrows as u32).arg(self.ncols as u32).arg(x);
-        // SAFETY: these are the parameters of `sell`, `sell32` and `sell_deep`; the vectors are the
-        // caller's promise.
-        unsafe { self.kernel.launch(queue, &out, out.to(launch)) }
+        let launch = Launch::over(self.nrows, 1).with(kernels::sell::Slices {
+            slice_ptr: self.slice_ptr.ptr(),
+            full: self.full.ptr(),
+            cols: self.col_idx.ptr(),
+            values: self.values.ptr(),
+            perm: self.perm.as_ref().map_or(Ptr::NULL, Buffer::ptr),
+            c: self.c as u32,
+            nrows: self.nrows as u32,
+            ncols: self.ncols as u32,
+            x,
+            out,
+            l2_shares: self.kernel.residency().shares(),
+        });
+        // SAFETY: the kernel is `sell`, `sell32` or `sell_deep`; the vectors are the caller's
+        // promise.
+        unsafe { self.kernel.launch(queue, &out, launch) }
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceSell<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let host = Host {
+        let host = HostSell {
             nrows: self.nrows,
             ncols: self.ncols,
             c: self.c,

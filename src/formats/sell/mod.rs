@@ -40,7 +40,7 @@ pub(crate) struct Sell;
 
 /// Plan `sell(c:C,sigma:S)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct SellPlan {
     /// Number of rows per slice.
     pub c: u32,
     /// Number of rows per window sorted by length; 1 sorts nothing.
@@ -67,20 +67,20 @@ const GPU_CANDIDATES: [(u32, u32); 4] = [(32, 1), (32, 128), (32, 512), (32, 409
 /// Maximum padding ratio of slices that count as filled.
 const FILLED: f64 = 1.1;
 
-impl Default for Plan {
+impl Default for SellPlan {
     /// `sell(c:32,sigma:512)`.
     fn default() -> Self {
         Self { c: 32, sigma: 512 }
     }
 }
 
-impl Display for Plan {
+impl Display for SellPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "(c:{},sigma:{})", self.c, self.sigma)
     }
 }
 
-impl Plan {
+impl SellPlan {
     /// Padding of the slices.
     fn slice_sums(self, analysis: &Analysis) -> SliceSums {
         // The sums of the candidate windows are part of the analysis.
@@ -126,12 +126,12 @@ pub(crate) fn is_filled(analysis: &Analysis, on: Target) -> bool {
 }
 
 /// Candidate plans for a kind of device.
-fn candidates(analysis: &Analysis, on: Target) -> impl Iterator<Item = Plan> {
+fn candidates(analysis: &Analysis, on: Target) -> impl Iterator<Item = SellPlan> {
     let plans = match on {
         Target::Cpu => CANDIDATES.iter(),
         Target::Gpu => GPU_CANDIDATES.iter(),
     };
-    let plans = plans.map(|&(c, sigma)| Plan { c, sigma });
+    let plans = plans.map(|&(c, sigma)| SellPlan { c, sigma });
     // Rows of one length need no sorting.
     let even = analysis.rows.is_even();
     let plans = plans.filter(move |plan| !even || plan.sigma == 1);
@@ -142,8 +142,8 @@ fn candidates(analysis: &Analysis, on: Target) -> impl Iterator<Item = Plan> {
 }
 
 impl Format for Sell {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = SellPlan;
+    type Host<T: Scalar> = HostSell<T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "sell(c:32,sigma:512)",
@@ -153,21 +153,21 @@ impl Format for Sell {
         "sell(c:64,sigma:100000)",
     ];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
-        let default = Plan::default();
+    fn parse(args: &mut PlanArgs<'_>) -> Result<SellPlan, Error> {
+        let default = SellPlan::default();
         let c = args.number("c")?.unwrap_or(default.c);
         let sigma = args.number("sigma")?.unwrap_or(default.sigma);
         if c > MAX_C {
             return Err(args.error(format!("`c` may be at most {MAX_C}, not {c}")));
         }
-        Ok(Plan { c, sigma })
+        Ok(SellPlan { c, sigma })
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<SellPlan> {
         candidates(analysis, on).collect()
     }
 
-    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(plan: &SellPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let nrows = analysis.rows.nrows;
         let SliceSums { slots, guarded, largest } = plan.slice_sums(analysis);
         let slices = nrows.div_ceil(plan.c as usize) as u64;
@@ -188,23 +188,23 @@ impl Format for Sell {
         }
     }
 
-    fn kernel(plan: &Plan, _: Target) -> &'static str {
+    fn kernel(plan: &SellPlan, _: Target) -> &'static str {
         if plan.sigma > 1 { "sell.sorted" } else { "sell" }
     }
 
-    fn estimate_us(_: &Plan, _: &Analysis, work: &Work) -> f64 {
+    fn estimate_us(_: &SellPlan, _: &Analysis, work: &Work) -> f64 {
         let slices = 45.0 * millions(work.groups);
         2.7 + 0.2 * megabytes(work) + chain_us(work, 0.03, 0.017) + slices
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
-        Host::new(*plan, a)
+    fn pack<T: Scalar>(plan: &SellPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
+        HostSell::new(*plan, a)
     }
 }
 
 /// A SELL-C-σ matrix.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
+pub(crate) struct HostSell<T> {
     nrows: usize,
     ncols: usize,
     c: usize,
@@ -220,8 +220,8 @@ pub(crate) struct Host<T> {
     parts: Box<[usize]>,
 }
 
-impl<T: Scalar> Host<T> {
-    fn new(plan: Plan, a: CsrView<'_, T>) -> Result<Self, Error> {
+impl<T: Scalar> HostSell<T> {
+    fn new(plan: SellPlan, a: CsrView<'_, T>) -> Result<Self, Error> {
         let (nrows, c) = (a.nrows(), plan.c as usize);
         let len = |row: u32| a.row_len(row as usize) as u32;
         let perm = match plan.sigma {
@@ -284,7 +284,7 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostSell<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         cpu::spmv(self, x, y);
     }
@@ -319,7 +319,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+        Ok(Box::new(cuda::DeviceSell::new(self, gpu)?))
     }
 }
 
@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn the_chapters_matrix() {
-        let plan = Plan { c: 2, sigma: 4 };
-        let packed = Host::new(plan, chapter::matrix::<f32>().view()).unwrap();
+        let plan = SellPlan { c: 2, sigma: 4 };
+        let packed = HostSell::new(plan, chapter::matrix::<f32>().view()).unwrap();
         assert_eq!(packed.perm, Some(vec![2, 0, 3, 1]));
         assert_eq!(packed.slice_ptr, [0, 6, 10]);
         assert_eq!(packed.full, [2, 0]);
@@ -343,8 +343,8 @@ mod tests {
 
     #[test]
     fn unsorted_with_a_slice_that_is_not_full() {
-        let plan = Plan { c: 3, sigma: 1 };
-        let packed = Host::new(plan, chapter::matrix::<f32>().view()).unwrap();
+        let plan = SellPlan { c: 3, sigma: 1 };
+        let packed = HostSell::new(plan, chapter::matrix::<f32>().view()).unwrap();
         assert_eq!(packed.perm, None);
         assert_eq!(packed.slice_ptr, [0, 9, 15]);
         assert_eq!(packed.full, [0, 0]);

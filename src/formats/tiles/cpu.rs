@@ -2,17 +2,17 @@
 //! implementation, not tuned: a core has no memory of its own for `x`, and its caches need no
 //! blocking.
 
-use super::{GROUP, Host, MAX_CHUNK, UNUSED};
+use super::{GROUP, HostTiles, MAX_CHUNK, UNUSED};
 use crate::Scalar;
-use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, run_parts};
+use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, run_parts};
 use std::ops::Range;
 
 /// `y = A x`: a part writes the rows that end in it, and carries its sum of the row that does not.
-pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
+pub(super) fn spmv<T: Scalar>(a: &HostTiles<T>, x: &[T], y: &mut [T]) {
     let mut carries = [T::ZERO; MAX_PARTS + 1];
     let y = Output::new(y);
     // SAFETY: every row ends in one chunk, and a carry is written by its own part.
-    unsafe { run_parts(&a.parts, &Chunks { a, x, y, carries: Output::new(&mut carries) }) };
+    unsafe { run_parts(&a.parts, &TilesKernel { a, x, y, carries: Output::new(&mut carries) }) };
     for (&chunk, &carry) in a.parts[1..a.parts.len() - 1].iter().zip(&carries) {
         // SAFETY: all parts are done, and further rows end in the chunk of the next part.
         unsafe { y.add(a.chunk_rows[chunk] as usize, carry) };
@@ -20,14 +20,14 @@ pub(super) fn spmv<T: Scalar>(a: &Host<T>, x: &[T], y: &mut [T]) {
 }
 
 /// Kernel over chunks, with the borrowed arrays of an SpMV; a range is a range of chunks.
-struct Chunks<'a, T> {
-    a: &'a Host<T>,
+struct TilesKernel<'a, T> {
+    a: &'a HostTiles<T>,
     x: &'a [T],
     y: Output<T>,
     carries: Output<T>,
 }
 
-impl<T: Scalar> Kernel<T> for Chunks<'_, T> {
+impl<T: Scalar> CpuKernel<T> for TilesKernel<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, chunks: Range<usize>) {
         let part = self.a.parts.partition_point(|&p| p < chunks.start);
@@ -51,7 +51,7 @@ impl<T: Scalar> Kernel<T> for Chunks<'_, T> {
     }
 }
 
-impl<T: Scalar> Chunks<'_, T> {
+impl<T: Scalar> TilesKernel<'_, T> {
     /// Computes the products of a chunk in row order.
     #[inline(always)]
     fn multiply(&self, chunk: usize, products: &mut [T; MAX_CHUNK as usize]) {

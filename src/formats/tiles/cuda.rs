@@ -2,8 +2,8 @@
 //! the rows that are cut.
 
 use super::constants::{MULTIPLY_THREADS, PIECE_BYTES, SUM_THREADS};
-use super::{GROUP, Host, Shape, Values, pack};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch};
+use super::{GROUP, HostTiles, SlotValues, TilesShape, pack};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -13,21 +13,21 @@ const BANKS: u32 = 128;
 
 /// A tiled matrix in GPU memory.
 #[derive(Debug)]
-pub(super) struct Uploaded<T> {
-    shape: Shape,
+pub(super) struct DeviceTiles<T> {
+    shape: TilesShape,
     chunk_rows: Buffer<u32>,
     chunk_ptr: Buffer<u32>,
     positions: Buffer<u16>,
     row_ends: Buffer<u16>,
     tile_ptr: Buffer<u32>,
     cols: Buffer<u16>,
-    values: Values<T, Buffer<T>>,
+    values: SlotValues<T, Buffer<T>>,
     /// Position in chunk order of each group in tile order.
     destinations: Buffer<u32>,
     /// First group of each stripe, the same in both orders, and the number of groups.
     stripe_ptr: Vec<u32>,
-    multiply: Shared,
-    sum: Shared,
+    multiply: SharedMemoryKernel,
+    sum: SharedMemoryKernel,
     add_carries: Kernel,
     /// Products of a stripe.
     products: Scratch<T>,
@@ -38,14 +38,14 @@ pub(super) struct Uploaded<T> {
 
 /// A kernel whose blocks use dynamic shared memory.
 #[derive(Debug)]
-struct Shared {
+struct SharedMemoryKernel {
     kernel: Kernel,
     bytes: u32,
     /// Number of resident blocks.
     resident: u32,
 }
 
-impl Shared {
+impl SharedMemoryKernel {
     fn new(gpu: Gpu, module: Module, name: &str, threads: u32, bytes: u32) -> Result<Self, Error> {
         let kernel = gpu.kernel(module, name)?;
         Ok(Self { kernel, bytes, resident: gpu.resident_blocks(kernel, threads, bytes)? })
@@ -61,8 +61,8 @@ fn inverse(numbers: &[u32]) -> Vec<u32> {
     places
 }
 
-impl<T: Scalar> Uploaded<T> {
-    pub(super) fn new(host: &Host<T>, gpu: Gpu) -> Result<Self, Error> {
+impl<T: Scalar> DeviceTiles<T> {
+    pub(super) fn new(host: &HostTiles<T>, gpu: Gpu) -> Result<Self, Error> {
         let (shape, scalar, size) = (host.shape, T::KIND, size_of::<T>() as u32);
         let stripe_ptr: Vec<u32> =
             (0..=shape.stripes()).map(|stripe| host.tile_ptr[stripe * shape.blocks()]).collect();
@@ -73,8 +73,8 @@ impl<T: Scalar> Uploaded<T> {
             Residency::of::<T>(gpu, bytes, (host.shape.nrows, host.shape.ncols)).whole();
         let module = Module::of("tiles", residency);
         let (multiply, values) = match &host.values {
-            Values::Plain(values) => ("tiles_multiply", Values::Plain(gpu.upload(values)?)),
-            Values::Equal(value) => ("tiles_multiply_equal", Values::Equal(*value)),
+            SlotValues::Plain(values) => ("tiles_multiply", SlotValues::Plain(gpu.upload(values)?)),
+            SlotValues::Equal(value) => ("tiles_multiply_equal", SlotValues::Equal(*value)),
         };
         let x_bytes = shape.width.min(shape.ncols as u32) * size;
         // Products occupy whole rows of banks.
@@ -90,14 +90,14 @@ impl<T: Scalar> Uploaded<T> {
             values,
             destinations: gpu.upload(&inverse(&host.home))?,
             stripe_ptr,
-            multiply: Shared::new(
+            multiply: SharedMemoryKernel::new(
                 gpu,
                 module,
                 &format!("{multiply}_{scalar}"),
                 MULTIPLY_THREADS,
                 x_bytes,
             )?,
-            sum: Shared::new(
+            sum: SharedMemoryKernel::new(
                 gpu,
                 module,
                 &format!("tiles_sum_{scalar}"),
@@ -119,41 +119,55 @@ impl<T: Scalar> Uploaded<T> {
             pieces.div_ceil(MULTIPLY_THREADS as usize).min(self.multiply.resident as usize);
         let launch = Launch::new(blocks as u32, MULTIPLY_THREADS).with_shared(self.multiply.bytes);
         let (values, value) = match &self.values {
-            Values::Plain(values) => (values.ptr(), T::ZERO),
-            Values::Equal(value) => (Ptr::NULL, *value),
+            SlotValues::Plain(values) => (values.ptr(), T::ZERO),
+            SlotValues::Equal(value) => (Ptr::NULL, *value),
         };
         let tiles = self.shape.blocks();
-        let launch = launch.arg(self.tile_ptr.ptr().add(stripe * tiles)).arg(tiles as u32);
-        let launch =
-            launch.arg(first).arg(end - first).arg(self.cols.ptr()).arg(values).arg(value.bits());
-        let launch =
-            launch.arg(self.destinations.ptr()).arg(self.shape.width).arg(self.shape.ncols as u32);
-        launch.arg(x).arg(products)
+        launch.with(kernels::tiles::Multiply {
+            tile_ptr: self.tile_ptr.ptr().add(stripe * tiles),
+            tiles: tiles as u32,
+            first_group: first,
+            groups: end - first,
+            cols: self.cols.ptr(),
+            values,
+            value,
+            destinations: self.destinations.ptr(),
+            width: self.shape.width,
+            ncols: self.shape.ncols as u32,
+            x,
+            products,
+        })
     }
 
     /// Launch that sums the chunks of a stripe.
     fn sum(&self, stripe: usize, products: Ptr<T>, y: Ptr<T>, carries: Ptr<T>) -> Launch {
         let chunks = self.shape.chunks_of(stripe);
         let launch = Launch::new(chunks.len() as u32, SUM_THREADS).with_shared(self.sum.bytes);
-        let launch =
-            launch.arg(self.chunk_rows.ptr()).arg(self.chunk_ptr.ptr()).arg(self.positions.ptr());
-        let launch =
-            launch.arg(self.row_ends.ptr()).arg(self.shape.chunk).arg(self.shape.nrows as u32);
-        let launch =
-            launch.arg(self.shape.nnz as u64).arg(chunks.start as u32).arg(self.stripe_ptr[stripe]);
-        launch.arg(products).arg(y).arg(carries)
+        launch.with(kernels::tiles::Sum {
+            chunk_rows: self.chunk_rows.ptr(),
+            chunk_ptr: self.chunk_ptr.ptr(),
+            positions: self.positions.ptr(),
+            row_ends: self.row_ends.ptr(),
+            chunk: self.shape.chunk,
+            nrows: self.shape.nrows as u32,
+            nnz: self.shape.nnz as u64,
+            first_chunk: chunks.start as u32,
+            first_group: self.stripe_ptr[stripe],
+            products,
+            y,
+            carries,
+        })
     }
 }
 
-impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
+impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         let (products, carries) = (self.products.on(queue)?, self.carries.on(queue)?);
         for stripe in 0..self.shape.stripes() {
             let (multiply, sum) =
                 (self.multiply(stripe, x, products), self.sum(stripe, products, y, carries));
-            // SAFETY: these are the parameters of `tiles_multiply` and `tiles_sum`, with room for
-            // the products of any stripe and a carry for every chunk; the vectors are the caller's
-            // promise.
+            // SAFETY: the kernels are `tiles_multiply` and `tiles_sum`, with room for the products
+            // of any stripe and a carry for every chunk; the vectors are the caller's promise.
             unsafe {
                 self.multiply.kernel.launch(queue, multiply)?;
                 self.sum.kernel.launch(queue, sum)?;
@@ -161,17 +175,15 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         }
         // Chunk c has a part of the row with which chunk c + 1 begins; the last chunk has no carry.
         let cuts = self.shape.chunks().saturating_sub(1);
-        let launch = Launch::over(cuts, 1)
-            .arg(self.chunk_rows.ptr().add(1))
-            .arg(carries)
-            .arg(cuts as u64)
-            .arg(y);
-        // SAFETY: these are the parameters of `tiles_carries`; the rows are those of `y`.
+        let (rows, count) = (self.chunk_rows.ptr().add(1), cuts as u64);
+        let params = kernels::tiles::Carries { rows, carries, count, y };
+        let launch = Launch::over(cuts, 1).with(params);
+        // SAFETY: the kernel is `tiles_carries`; the rows are those of `y`.
         unsafe { self.add_carries.launch(queue, launch) }
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let host = Host {
+        let host = HostTiles {
             shape: self.shape,
             chunk_rows: self.chunk_rows.to_vec()?,
             chunk_ptr: self.chunk_ptr.to_vec()?,
@@ -181,8 +193,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
             tile_ptr: self.tile_ptr.to_vec()?,
             cols: self.cols.to_vec()?,
             values: match &self.values {
-                Values::Plain(values) => Values::Plain(values.to_vec()?),
-                Values::Equal(value) => Values::Equal(*value),
+                SlotValues::Plain(values) => SlotValues::Plain(values.to_vec()?),
+                SlotValues::Equal(value) => SlotValues::Equal(*value),
             },
             parts: pack::parts(&self.shape),
         };
@@ -191,8 +203,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
         match &self.values {
-            Values::Plain(values) => Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)]),
-            Values::Equal(_) => Err(NoArrays::CODED),
+            SlotValues::Plain(values) => Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)]),
+            SlotValues::Equal(_) => Err(NoArrays::CODED),
         }
     }
 
@@ -200,8 +212,8 @@ impl<T: Scalar> DeviceMatrix<T> for Uploaded<T> {
         let words = [&self.chunk_rows, &self.chunk_ptr, &self.tile_ptr, &self.destinations];
         let halves = [&self.positions, &self.row_ends, &self.cols];
         let values = match &self.values {
-            Values::Plain(values) => values.bytes(),
-            Values::Equal(_) => 0,
+            SlotValues::Plain(values) => values.bytes(),
+            SlotValues::Equal(_) => 0,
         };
         let words: u64 = words.iter().map(|array| array.bytes()).sum();
         words + halves.iter().map(|array| array.bytes()).sum::<u64>() + values

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! 3 . 1 .     column blocks of 2, chunks of 6 entries and row ends:   3 1 | | 2 4   1 | 1 1 |
-//! . . . .     tile order                      chunk order             (groups of 2 here, of 8 in fact; _ is padding)
+//! . . . .     tile order                      chunk order             (groups of 2, not 8)
 //! . 2 4 1     tile_ptr 0     2                chunk_ptr 0     2
 //! 1 . . 1     cols     0 1  0 _   0 0  1 1    positions 0 2  1 3   1 _  0 2
 //!             values   3 2  1 _   1 4  1 1    home      0    2     1    3
@@ -38,7 +38,7 @@ mod cpu;
 mod cuda;
 mod pack;
 
-use super::values::{Values, is_equal};
+use super::values::{SlotValues, is_equal};
 use super::{
     Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
     chunk_rows, chunks, megabytes, vector_bytes,
@@ -49,14 +49,14 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use constants::{GROUP, MAX_CHUNK, UNUSED};
 use std::fmt::{self, Display};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// The tiled format.
 pub(crate) struct Tiles;
 
 /// Plan `tiles`, `tiles(cols:W,chunk:C,stripe:S,values:packed)`; every parameter is optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Plan {
+pub struct TilesPlan {
     /// `cols:W`: columns of a block, at most 65536. None stands for 64 KiB of `x`.
     pub cols: Option<u32>,
     /// `chunk:C`: entries and row ends of a chunk, from 32 to 16384. None stands for 60 KiB of
@@ -83,7 +83,7 @@ const X_BYTES: u32 = 64 << 10;
 /// kernel's own shared memory.
 const CHUNK_BYTES: u32 = 60 << 10;
 
-impl Display for Plan {
+impl Display for TilesPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers = [("cols", self.cols), ("chunk", self.chunk), ("stripe", self.stripe)];
         let numbers = numbers.into_iter().filter_map(|(key, n)| n.map(|n| format!("{key}:{n}")));
@@ -93,8 +93,8 @@ impl Display for Plan {
 }
 
 impl Format for Tiles {
-    type Plan = Plan;
-    type Host<T: Scalar> = Host<T>;
+    type Plan = TilesPlan;
+    type Host<T: Scalar> = HostTiles<T>;
 
     const EXAMPLES: &'static [&'static str] = &[
         "tiles",
@@ -104,7 +104,7 @@ impl Format for Tiles {
         "tiles(cols:100,chunk:1000,stripe:1,values:packed)",
     ];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<Plan, Error> {
+    fn parse(args: &mut PlanArgs<'_>) -> Result<TilesPlan, Error> {
         let mut number = |key, least, most| match args.value(key)? {
             None | Some("auto") => Ok(None),
             Some(text) => match args.to_number(key, text)? {
@@ -116,10 +116,10 @@ impl Format for Tiles {
         let chunk = number("chunk", MIN_CHUNK, MAX_CHUNK)?;
         let stripe = args.number("stripe")?;
         let packed = args.word("values", &[("plain", false), ("packed", true)])?.unwrap_or(false);
-        Ok(Plan { cols, chunk, stripe, packed })
+        Ok(TilesPlan { cols, chunk, stripe, packed })
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<Plan> {
+    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<TilesPlan> {
         /// Number of entries below which two or three launches cost more than gathers do.
         const LEAST: u64 = 1 << 20;
         /// Reuse distance, in entries, within which a multiprocessor still has a part of `x` in its
@@ -138,8 +138,8 @@ impl Format for Tiles {
             return Vec::new();
         }
         let packed = is_equal(analysis);
-        let shape = Shape::new(
-            &Plan::default(),
+        let shape = TilesShape::new(
+            &TilesPlan::default(),
             rows.nrows,
             rows.ncols,
             rows.nnz as usize,
@@ -150,19 +150,19 @@ impl Format for Tiles {
         {
             return Vec::new();
         }
-        let whole = Plan { packed, ..Plan::default() };
+        let whole = TilesPlan { packed, ..TilesPlan::default() };
         let striped =
-            (rows.nnz > u64::from(STRIPE)).then_some(Plan { stripe: Some(STRIPE), ..whole });
+            (rows.nnz > u64::from(STRIPE)).then_some(TilesPlan { stripe: Some(STRIPE), ..whole });
         std::iter::once(whole).chain(striped).collect()
     }
 
-    fn estimate_us(_: &Plan, _: &Analysis, work: &Work) -> f64 {
+    fn estimate_us(_: &TilesPlan, _: &Analysis, work: &Work) -> f64 {
         12.0 + 0.24 * megabytes(work)
     }
 
-    fn work(plan: &Plan, analysis: &Analysis, scalar: ScalarKind) -> Work {
+    fn work(plan: &TilesPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let rows = &analysis.rows;
-        let shape = Shape::new(plan, rows.nrows, rows.ncols, rows.nnz as usize, scalar);
+        let shape = TilesShape::new(plan, rows.nrows, rows.ncols, rows.nnz as usize, scalar);
         let slots = shape.expected_groups().saturating_mul(GROUP as u64);
         let size = scalar.size() as u64;
         let value = if plan.packed && is_equal(analysis) { 0 } else { size };
@@ -184,11 +184,12 @@ impl Format for Tiles {
         }
     }
 
-    fn is_exact(_: &Plan, _: &Analysis) -> bool {
-        false
+    fn estimate_bounds(_: &TilesPlan, _: &Analysis) -> RangeInclusive<f64> {
+        // The entries of a cell are estimated from sizes alone.
+        0.5..=8.0
     }
 
-    fn kernel(plan: &Plan, _: Target) -> &'static str {
+    fn kernel(plan: &TilesPlan, _: Target) -> &'static str {
         match (plan.stripe.is_some(), plan.packed) {
             (false, false) => "tiles",
             (false, true) => "tiles.same",
@@ -197,14 +198,14 @@ impl Format for Tiles {
         }
     }
 
-    fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
+    fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<HostTiles<T>, Error> {
         pack::pack(plan, a)
     }
 }
 
 /// Sizes of a matrix and its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct TilesShape {
     nrows: usize,
     ncols: usize,
     nnz: usize,
@@ -216,8 +217,8 @@ struct Shape {
     stripe: usize,
 }
 
-impl Shape {
-    fn new(plan: &Plan, nrows: usize, ncols: usize, nnz: usize, scalar: ScalarKind) -> Self {
+impl TilesShape {
+    fn new(plan: &TilesPlan, nrows: usize, ncols: usize, nnz: usize, scalar: ScalarKind) -> Self {
         let size = scalar.size() as u32;
         let chunk = plan.chunk.unwrap_or(CHUNK_BYTES / size);
         let stripe = plan.stripe.map_or(usize::MAX, |entries| (entries / chunk).max(1) as usize);
@@ -291,8 +292,8 @@ impl Shape {
 
 /// A tiled matrix.
 #[derive(Debug)]
-pub(crate) struct Host<T> {
-    shape: Shape,
+pub(crate) struct HostTiles<T> {
+    shape: TilesShape,
     /// In chunk order: the number of rows that end before each chunk, its first group, and the
     /// position in tile order of every group.
     chunk_rows: Vec<u32>,
@@ -305,12 +306,12 @@ pub(crate) struct Host<T> {
     tile_ptr: Vec<u32>,
     cols: Vec<u16>,
     /// In tile order as well.
-    values: Values<T>,
+    values: SlotValues<T>,
     /// Bounds of the parts, in chunks.
     parts: Box<[usize]>,
 }
 
-impl<T: Scalar> Host<T> {
+impl<T: Scalar> HostTiles<T> {
     /// Calls `visit` for every group of a chunk with its first slot in chunk order, its first slot
     /// in tile order, and the first column of its block.
     #[inline(always)]
@@ -328,7 +329,7 @@ impl<T: Scalar> Host<T> {
     }
 }
 
-impl<T: Scalar> HostMatrix<T> for Host<T> {
+impl<T: Scalar> HostMatrix<T> for HostTiles<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
         cpu::spmv(self, x, y);
     }
@@ -358,8 +359,8 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
 
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
         match &mut self.values {
-            Values::Plain(values) => Ok([values, &mut []]),
-            Values::Equal(_) => Err(NoArrays::CODED),
+            SlotValues::Plain(values) => Ok([values, &mut []]),
+            SlotValues::Equal(_) => Err(NoArrays::CODED),
         }
     }
 
@@ -372,7 +373,7 @@ impl<T: Scalar> HostMatrix<T> for Host<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(cuda::Uploaded::new(self, gpu)?))
+        Ok(Box::new(cuda::DeviceTiles::new(self, gpu)?))
     }
 }
 

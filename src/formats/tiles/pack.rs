@@ -1,7 +1,7 @@
 //! Packing: the entries of every chunk are sorted by column block twice, first to count the groups
 //! of its cells and then to lay them out.
 
-use super::{GROUP, Host, Plan, Shape, UNUSED, Values, chunk_rows};
+use super::{GROUP, HostTiles, SlotValues, TilesPlan, TilesShape, UNUSED, chunk_rows};
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::CsrView;
@@ -20,8 +20,8 @@ struct Cell {
 }
 
 /// Packs a matrix.
-pub(super) fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>, Error> {
-    let shape = Shape::new(plan, a.nrows(), a.ncols(), a.nnz(), T::KIND);
+pub(super) fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<HostTiles<T>, Error> {
+    let shape = TilesShape::new(plan, a.nrows(), a.ncols(), a.nnz(), T::KIND);
     check(plan, "chunks", shape.chunks() as u64, MAX_CHUNKS)?;
     let chunk_rows = chunk_rows(a.row_ptr(), u64::from(shape.chunk))?;
     let cells = cells(&shape, &chunk_rows, a.col_idx());
@@ -32,14 +32,14 @@ pub(super) fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>,
     let tile_ptr = tile_ptr(&shape, &cells)?;
     let equal = plan.packed.then(|| common(a.values())).flatten();
     let slots = tile_ptr[tile_ptr.len() - 1] as usize * GROUP;
-    let mut host = Host {
+    let mut host = HostTiles {
         home: try_zeroed(slots / GROUP)?,
         positions: try_zeroed(slots)?,
         row_ends: try_zeroed(shape.nrows)?,
         cols: try_zeroed(slots)?,
         values: match equal {
-            Some(value) => Values::Equal(value),
-            None => Values::Plain(try_zeroed(slots)?),
+            Some(value) => SlotValues::Equal(value),
+            None => SlotValues::Plain(try_zeroed(slots)?),
         },
         parts: parts(&shape),
         shape,
@@ -52,12 +52,12 @@ pub(super) fn pack<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Host<T>,
 }
 
 /// Bounds of the parts that threads process, in chunks.
-pub(super) fn parts(shape: &Shape) -> Box<[usize]> {
+pub(super) fn parts(shape: &TilesShape) -> Box<[usize]> {
     partition(shape.chunks(), 1, |chunks| chunks as u64 * u64::from(shape.chunk))
 }
 
 /// Returns an error if `found` exceeds `most`.
-pub(super) fn check(plan: &Plan, what: &str, found: u64, most: u64) -> Result<(), Error> {
+pub(super) fn check(plan: &TilesPlan, what: &str, found: u64, most: u64) -> Result<(), Error> {
     if found <= most {
         return Ok(());
     }
@@ -76,7 +76,7 @@ fn rising(counts: impl Iterator<Item = u32>) -> Vec<u32> {
 }
 
 /// Non-empty cells of every chunk, by column block.
-fn cells(shape: &Shape, chunk_rows: &[u32], col_idx: &[u32]) -> Vec<Vec<Cell>> {
+fn cells(shape: &TilesShape, chunk_rows: &[u32], col_idx: &[u32]) -> Vec<Vec<Cell>> {
     let sorters = SparePool::new(|| Sorter::new(shape));
     let cells = |sorter: &mut Sorter, chunk: usize| {
         let keys = sorter.sort(&col_idx[shape.entries(chunk, chunk_rows)]);
@@ -90,7 +90,7 @@ fn cells(shape: &Shape, chunk_rows: &[u32], col_idx: &[u32]) -> Vec<Vec<Cell>> {
 }
 
 /// First group of every tile in tile order, and the number of groups.
-fn tile_ptr(shape: &Shape, cells: &[Vec<Cell>]) -> Result<Vec<u32>, Error> {
+fn tile_ptr(shape: &TilesShape, cells: &[Vec<Cell>]) -> Result<Vec<u32>, Error> {
     let mut tile_ptr = try_zeroed::<u32>(shape.tiles() + 1)?;
     for (chunk, cells) in cells.iter().enumerate() {
         let first_tile = shape.tiles_of(chunk).start;
@@ -105,7 +105,7 @@ fn tile_ptr(shape: &Shape, cells: &[Vec<Cell>]) -> Result<Vec<u32>, Error> {
 }
 
 /// First group of every cell in tile order: the cells of a tile are ordered by chunk.
-fn homes(host: &Host<impl Scalar>, cells: &[Vec<Cell>]) -> Vec<Vec<u32>> {
+fn homes(host: &HostTiles<impl Scalar>, cells: &[Vec<Cell>]) -> Vec<Vec<u32>> {
     let mut next = host.tile_ptr.clone();
     let chunks = cells.iter().enumerate().map(|(chunk, cells)| {
         let first_tile = host.shape.tiles_of(chunk).start;
@@ -122,14 +122,14 @@ fn homes(host: &Host<impl Scalar>, cells: &[Vec<Cell>]) -> Vec<Vec<u32>> {
 
 /// Writes every entry to its slot. The arrays hold zeros, which are right for padded slots except
 /// for their positions.
-fn lay_out<T: Scalar>(host: &mut Host<T>, cells: &[Vec<Cell>], a: CsrView<'_, T>) {
+fn lay_out<T: Scalar>(host: &mut HostTiles<T>, cells: &[Vec<Cell>], a: CsrView<'_, T>) {
     let homes = homes(host, cells);
-    let Host { shape, chunk_rows, chunk_ptr, .. } = host;
+    let HostTiles { shape, chunk_rows, chunk_ptr, .. } = host;
     let (home, positions) = (Output::new(&mut host.home), Output::new(&mut host.positions));
     let (row_ends, cols) = (Output::new(&mut host.row_ends), Output::new(&mut host.cols));
     let values = match &mut host.values {
-        Values::Plain(values) => Some(Output::new(values)),
-        Values::Equal(_) => None,
+        SlotValues::Plain(values) => Some(Output::new(values)),
+        SlotValues::Equal(_) => None,
     };
     let lay_out = |sorter: &mut Sorter, chunk: usize| {
         let entries = shape.entries(chunk, chunk_rows);
@@ -207,7 +207,7 @@ impl Sorter {
     /// Bits of a digit.
     const DIGIT: u32 = 8;
 
-    fn new(shape: &Shape) -> Self {
+    fn new(shape: &TilesShape) -> Self {
         let last = shape.blocks().saturating_sub(1) as u64;
         Self {
             width: shape.width,

@@ -7,7 +7,7 @@ fn generated(spec: &str) -> CsrMatrix<f32> {
 }
 
 /// The partition of the picture, with groups of 8.
-const SMALL: Plan = Plan { cols: Some(2), chunk: Some(6), stripe: None, packed: false };
+const SMALL: TilesPlan = TilesPlan { cols: Some(2), chunk: Some(6), stripe: None, packed: false };
 
 /// Numbers of each group, filled up with padding.
 fn groups<N: Copy>(filled: &[&[N]], padding: N) -> Vec<N> {
@@ -24,7 +24,7 @@ fn the_chapters_matrix() {
     assert_eq!(packed.home, [0, 2, 1, 3]);
     assert_eq!(packed.positions, groups(&[&[0, 2], &[1, 3], &[1], &[0, 2]], UNUSED));
     assert_eq!(packed.cols, groups(&[&[0, 1], &[0], &[0, 0], &[1, 1]], 0));
-    let Values::Plain(values) = packed.values else { panic!("they are plain") };
+    let SlotValues::Plain(values) = packed.values else { panic!("they are plain") };
     assert_eq!(values, groups(&[&[3.0, 2.0], &[1.0], &[1.0, 4.0], &[1.0, 1.0]], 0.0));
 }
 
@@ -32,21 +32,26 @@ fn the_chapters_matrix() {
 fn stripes_come_before_column_blocks_and_equal_values_are_kept_once() {
     let mut a = chapter::matrix::<f64>();
     a.values_mut().fill(2.0);
-    let plan = Plan { stripe: Some(1), packed: true, ..SMALL };
+    let plan = TilesPlan { stripe: Some(1), packed: true, ..SMALL };
     let packed = Tiles::pack(&plan, a.view()).unwrap();
     assert_eq!(packed.tile_ptr, [0, 1, 2, 3, 4]);
     assert_eq!(packed.home, [0, 1, 2, 3]);
-    assert!(matches!(packed.values, Values::Equal(2.0)));
+    assert!(matches!(packed.values, SlotValues::Equal(2.0)));
     assert_eq!(packed.unpack(), a);
     let different = Tiles::pack(&plan, chapter::matrix::<f64>().view()).unwrap();
-    assert!(matches!(different.values, Values::Plain(_)));
+    assert!(matches!(different.values, SlotValues::Plain(_)));
 }
 
 #[test]
 fn blocks_of_more_than_one_digit_are_sorted() {
     let cols: Vec<u32> = (0..500).map(|i| i * 7919 % 1000 * 100).collect();
-    let shape =
-        Shape::new(&Plan { cols: Some(100), ..SMALL }, 1, 100_000, cols.len(), ScalarKind::F32);
+    let shape = TilesShape::new(
+        &TilesPlan { cols: Some(100), ..SMALL },
+        1,
+        100_000,
+        cols.len(),
+        ScalarKind::F32,
+    );
     let analysis = |cols: &[u32]| {
         let a = CsrMatrix::try_new(
             1,
@@ -55,7 +60,7 @@ fn blocks_of_more_than_one_digit_are_sorted() {
             cols.to_vec(),
             vec![1f32; cols.len()],
         );
-        Tiles::pack(&Plan { cols: Some(100), chunk: Some(501), ..SMALL }, a.unwrap().view())
+        Tiles::pack(&TilesPlan { cols: Some(100), chunk: Some(501), ..SMALL }, a.unwrap().view())
             .unwrap()
     };
     assert!(shape.blocks() > 256);
@@ -67,7 +72,7 @@ fn blocks_of_more_than_one_digit_are_sorted() {
 
 #[test]
 fn the_estimate_is_right_for_random_columns_and_bounded_for_others() {
-    let groups_of = |a: &CsrMatrix<f32>, plan: &Plan| {
+    let groups_of = |a: &CsrMatrix<f32>, plan: &TilesPlan| {
         let packed = Tiles::pack(plan, a.view()).unwrap();
         let shape = packed.shape;
         (packed.home.len() as f64, shape.expected_groups() as f64, shape.nnz as f64)
@@ -76,7 +81,8 @@ fn the_estimate_is_right_for_random_columns_and_bounded_for_others() {
     for (cols, chunk) in
         [(None, None), (Some(100), Some(500)), (Some(1000), Some(2000)), (Some(5), Some(100))]
     {
-        let (packed, expected, _) = groups_of(&random, &Plan { cols, chunk, ..Plan::default() });
+        let (packed, expected, _) =
+            groups_of(&random, &TilesPlan { cols, chunk, ..TilesPlan::default() });
         assert!(
             (packed / expected - 1.0).abs() < 0.03,
             "{cols:?} {chunk:?}: {packed} groups, not {expected}"
@@ -84,7 +90,7 @@ fn the_estimate_is_right_for_random_columns_and_bounded_for_others() {
     }
     for spec in ["poisson2d,n=100", "banded,rows=5k", "webbase,rows=5k", "dense,n=100"] {
         let (packed, expected, nnz) =
-            groups_of(&generated(spec), &Plan { cols: Some(64), chunk: Some(200), ..SMALL });
+            groups_of(&generated(spec), &TilesPlan { cols: Some(64), chunk: Some(200), ..SMALL });
         assert!(
             packed >= nnz / 8.0 && packed <= 1.6 * expected,
             "{spec}: {packed} groups, not {expected}"
@@ -98,7 +104,7 @@ fn candidates_are_for_gpus_and_gathers_that_miss() {
         let analysis = Analysis::of(generated(spec).view());
         Tiles::candidates(&analysis, &Weights::default(), on)
             .iter()
-            .map(Plan::to_string)
+            .map(TilesPlan::to_string)
             .collect::<Vec<_>>()
     };
     assert_eq!(candidates("uniform,rows=300k", Target::Gpu), ["", "(stripe:4194304)"]);
@@ -114,8 +120,13 @@ fn candidates_are_for_gpus_and_gathers_that_miss() {
 
 #[test]
 fn more_than_there_are_numbers_for_is_refused() {
-    let shape =
-        Shape::new(&Plan { chunk: Some(32), ..SMALL }, 1 << 31, 1, 1 << 40, ScalarKind::F32);
+    let shape = TilesShape::new(
+        &TilesPlan { chunk: Some(32), ..SMALL },
+        1 << 31,
+        1,
+        1 << 40,
+        ScalarKind::F32,
+    );
     assert!(shape.chunks() as u64 > i32::MAX as u64);
     let message = pack::check(&SMALL, "chunks", shape.chunks() as u64, i32::MAX as u64)
         .unwrap_err()

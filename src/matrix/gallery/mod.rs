@@ -24,7 +24,7 @@ mod tests;
 mod values;
 
 #[doc(hidden)]
-pub use registry::{Entry, Parameter, Shape};
+pub use registry::{Entry, MatrixSize, Parameter};
 pub use spec::Spec;
 #[doc(hidden)]
 pub use values::Values;

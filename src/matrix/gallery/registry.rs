@@ -22,7 +22,7 @@ pub struct Entry {
     /// True if it represents a structure of practical problems, and is therefore in the suite.
     pub(super) in_suite: bool,
     /// Shape and expected nonzeros for given sizes and seed.
-    pub(super) shape: fn(&[usize], u64) -> Shape,
+    pub(super) shape: fn(&[usize], u64) -> MatrixSize,
     /// Places of the entries for given sizes and seed.
     pub(super) pattern: fn(&[usize], u64) -> GeneratedPattern,
 }
@@ -45,7 +45,7 @@ pub struct Parameter {
 
 /// Size of a generated matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct MatrixSize {
     /// Number of rows, saturated at `usize::MAX`.
     pub nrows: usize,
     /// Number of columns, saturated at `usize::MAX`.
@@ -96,24 +96,24 @@ const fn following(key: &'static str, default: usize, meaning: &'static str) -> 
     Parameter { follows: true, ..size(key, default, meaning) }
 }
 
-fn square(nrows: usize, nnz: usize) -> Shape {
-    Shape { nrows, ncols: nrows, nnz }
+fn square(nrows: usize, nnz: usize) -> MatrixSize {
+    MatrixSize { nrows, ncols: nrows, nnz }
 }
 
 /// Square matrix of rows with `mean` entries on average.
-fn rows_of(nrows: usize, mean: f64) -> Shape {
+fn rows_of(nrows: usize, mean: f64) -> MatrixSize {
     square(nrows, (nrows as f64 * mean) as usize)
 }
 
 /// `n`ᵏ points connected along each axis, and to themselves: 2k + 1 entries per row, fewer at the
 /// border.
-fn star(n: usize, k: u32) -> Shape {
+fn star(n: usize, k: u32) -> MatrixSize {
     let row = (2 * k as usize + 1).saturating_mul(n).saturating_sub(2 * k as usize);
     square(n.saturating_pow(k), n.saturating_pow(k - 1).saturating_mul(row))
 }
 
 /// `n`³ nodes of some unknowns each, connected to all 27 around, themselves included.
-fn brick(n: usize, unknowns: usize) -> Shape {
+fn brick(n: usize, unknowns: usize) -> MatrixSize {
     let pairs = n.saturating_mul(3).saturating_sub(2).saturating_pow(3);
     square(n.saturating_pow(3).saturating_mul(unknowns), pairs.saturating_mul(unknowns * unknowns))
 }
@@ -245,7 +245,7 @@ pub(super) static ENTRIES: [Entry; 17] = [
         parameters: &[size("rows", 4284, "rows"), following("columns", 1_100_000, "columns")],
         scales: true,
         in_suite: true,
-        shape: |s, _| Shape { ncols: s[1], ..rows_of(s[0], 200.0 + 8000.0 / 3.0) },
+        shape: |s, _| MatrixSize { ncols: s[1], ..rows_of(s[0], 200.0 + 8000.0 / 3.0) },
         pattern: |s, seed| irregular::lp(s[0], s[1], seed),
     },
     Entry {

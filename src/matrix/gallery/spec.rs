@@ -2,7 +2,7 @@
 
 use super::registry::{ENTRIES, RANDOM, proportional};
 use super::structure::RandomStructure;
-use super::{Entry, Shape, Values};
+use super::{Entry, MatrixSize, Values};
 use crate::error::suggestion;
 use crate::matrix::{CsrMatrix, check_dimensions};
 use crate::memory;
@@ -162,9 +162,9 @@ impl Spec {
 
     /// Rows, columns and expected nonzeros, without generating anything.
     #[doc(hidden)]
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> MatrixSize {
         let shape = (self.entry.shape)(&self.sizes, self.seed);
-        Shape { nnz: shape.nnz.min(shape.nrows.saturating_mul(shape.ncols)), ..shape }
+        MatrixSize { nnz: shape.nnz.min(shape.nrows.saturating_mul(shape.ncols)), ..shape }
     }
 
     /// Generates the matrix, on all threads of the current rayon pool: columns ascend in every row

@@ -4,7 +4,7 @@ use super::columns::{Columns, Placing};
 use super::lengths::{LengthLaw, LengthOrder, lengths};
 use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random};
-use super::{Shape, Values};
+use super::{MatrixSize, Values};
 use std::fmt::{Display, Formatter};
 
 /// Range of the number of entries, if the seed draws it.
@@ -86,9 +86,9 @@ impl RandomStructure {
     }
 
     /// Number of rows, columns and entries; that of the entries within a few percent.
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> MatrixSize {
         let of = |blocks: usize| blocks.saturating_mul(self.unknowns);
-        Shape { nrows: of(self.nrows), ncols: of(self.ncols), nnz: of(of(self.nnz)) }
+        MatrixSize { nrows: of(self.nrows), ncols: of(self.ncols), nnz: of(of(self.nnz)) }
     }
 
     /// Pattern of the matrix.
@@ -104,7 +104,7 @@ impl RandomStructure {
 
 impl Display for RandomStructure {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Shape { nrows, ncols, nnz } = self.shape();
+        let MatrixSize { nrows, ncols, nnz } = self.shape();
         let Self { unknowns, law, order, columns, .. } = self;
         write!(f, "{nrows} x {ncols}, {:.1} entries a row; ", nnz as f64 / nrows as f64)?;
         write!(f, "row lengths: {law}; rows {order}; columns {columns}")?;

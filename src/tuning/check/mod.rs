@@ -16,7 +16,7 @@ use super::plan_timer::{PlanTimer, Ready};
 use super::stopwatch::{Clock, Samples};
 use crate::Error;
 use crate::device::DeviceSpec;
-use crate::formats::{FormatKind, Target};
+use crate::formats::{FormatKind, Plan, Target, csr};
 use statrs::distribution::{ContinuousCDF, Normal};
 
 /// Products of a check, besides a share of the expected ones.
@@ -41,8 +41,8 @@ const MOST_PRODUCTS: u64 = 40;
 /// interrupts a batch.
 const CPU_BATCHES: u64 = 2;
 
-/// Ratio to the least measured time beyond which a plan is not timed again.
-const HOPELESS: f64 = 1.5;
+/// Ratio to the least measured time from which on a plan is not timed in a second batch.
+const TOO_SLOW: f64 = 1.5;
 
 /// Fewest products for one plan: one that warms up, and a product for each batch.
 const FEWEST_PRODUCTS: u64 = 1 + CPU_BATCHES;
@@ -51,9 +51,9 @@ const FEWEST_PRODUCTS: u64 = 1 + CPU_BATCHES;
 /// start of a thread, whatever the plan.
 const FEWEST_ENTRIES: u64 = 4096;
 
-/// Number of kernels of CSR that are timed by their predictions; `csr(balanced)` is timed besides
-/// them.
-const PLAIN: usize = 2;
+/// Number of kernels of CSR that are timed: those with the least predictions. `csr(balanced)` is
+/// timed besides them.
+const CSR_KERNELS: usize = 2;
 
 /// Standard deviation of the logarithm of a time about its prediction, after measurements of the
 /// same kernel, of another kernel of the format, and of other formats.
@@ -79,7 +79,7 @@ pub(crate) fn products(decision: &Decision, entries: u64) -> u64 {
     let products = (PRODUCTS + calls / CALLS_PER_PRODUCT).min(calls / LEAST_CALLS_PER_PRODUCT);
     let others = decision.candidates.iter().any(may_be_chosen);
     // Enough for CSR and one packed plan.
-    let least = (PLAIN as u64 + 2) * FEWEST_PRODUCTS;
+    let least = (CSR_KERNELS as u64 + 2) * FEWEST_PRODUCTS;
     let checks = entries >= FEWEST_ENTRIES && others && products >= least;
     if checks { products } else { 0 }
 }
@@ -109,7 +109,7 @@ pub(crate) fn check<A: PlanTimer>(
     clock: &dyn Clock,
     decision: &Decision,
     device: &DeviceSpec,
-    limits: Budget,
+    budget: Budget,
 ) -> Result<Checked<A::Packed>, Error> {
     let candidates: Vec<&Candidate> = decision
         .candidates
@@ -121,8 +121,8 @@ pub(crate) fn check<A: PlanTimer>(
         timer,
         clock,
         target: Target::of(device),
-        limits,
-        times: vec![Time::Open; candidates.len()],
+        budget,
+        timings: vec![PlanTiming::Open; candidates.len()],
         candidates,
         products: 0,
         packed: 0,
@@ -134,16 +134,15 @@ pub(crate) fn check<A: PlanTimer>(
     .run()
 }
 
-/// Outcome for a candidate.
+/// Timing of a candidate.
 #[derive(Debug, Clone, PartialEq)]
-enum Time {
+enum PlanTiming {
+    /// Not measured so far.
     Open,
-    Measured {
-        prepare: f64,
-        samples: Samples,
-    },
-    /// Not measured.
-    Without(TimingOutcome),
+    /// Seconds of packing with the copy to the device, and of a product in each batch.
+    Measured { prepare: f64, samples: Samples },
+    /// Left out, for this reason.
+    Excluded(TimingOutcome),
 }
 
 /// State of a check.
@@ -151,17 +150,19 @@ struct Check<'a, A: PlanTimer> {
     timer: &'a A,
     clock: &'a dyn Clock,
     target: Target,
-    limits: Budget,
+    budget: Budget,
     /// The plans that may be chosen, the predicted one first, then by predicted time.
     candidates: Vec<&'a Candidate>,
-    times: Vec<Time>,
+    timings: Vec<PlanTiming>,
     products: u64,
     /// Number of plans packed besides CSR.
     packed: usize,
     /// Least measured time of a product.
     least: f64,
+    /// Seconds of packing, and bytes of the packed matrices held at the same time.
     packing: f64,
     held_bytes: u64,
+    /// First error of packing or multiplying.
     failure: Option<Error>,
 }
 
@@ -174,13 +175,13 @@ struct Fastest<P> {
 
 impl<A: PlanTimer> Check<'_, A> {
     fn run(mut self) -> Result<Checked<A::Packed>, Error> {
-        let mut fastest = self.plain();
-        while let Some(place) = self.next(fastest.as_ref()) {
+        let mut fastest = self.time_csr();
+        while let Some(place) = self.next_to_pack(fastest.as_ref()) {
             let held = fastest.as_ref().map_or(0, |f| self.candidates[f.place].work.matrix_bytes);
             let needed = self.candidates[place].work.matrix_bytes;
-            let left = self.limits.memory.saturating_sub(held);
+            let left = self.budget.memory.saturating_sub(held);
             if held > 0 && needed > left {
-                self.times[place] = Time::Without(TimingOutcome::NoRoom { needed, left });
+                self.timings[place] = PlanTiming::Excluded(TimingOutcome::NoRoom { needed, left });
                 continue;
             }
             self.held_bytes = self.held_bytes.max(held + needed);
@@ -201,20 +202,21 @@ impl<A: PlanTimer> Check<'_, A> {
 
     /// Times the likeliest kernels of CSR in one set of arrays. `None` if there are none, or if
     /// they cannot be packed.
-    fn plain(&mut self) -> Option<Fastest<A::Packed>> {
-        let of_csr = |place: &usize| self.is_csr(*place);
-        let mut plain: Vec<usize> = (0..self.candidates.len()).filter(of_csr).collect();
-        plain.sort_by(|&a, &b| self.predicted(a).total_cmp(&self.predicted(b)));
-        let kept = |(i, place): &(usize, usize)| {
-            *i < PLAIN || *place == 0 || self.kernel(*place) == "csr.balanced"
-        };
-        let plain = plain.into_iter().enumerate().filter(kept);
-        let mut plain: Vec<usize> = plain.map(|(_, place)| place).collect();
+    fn time_csr(&mut self) -> Option<Fastest<A::Packed>> {
+        let is_csr = |place: &usize| self.is_csr(*place);
+        let mut csr: Vec<usize> = (0..self.candidates.len()).filter(is_csr).collect();
+        csr.sort_by(|&a, &b| self.predicted(a).total_cmp(&self.predicted(b)));
+        let balanced = Plan::Csr(csr::CsrPlan::Balanced);
+        let mut rank = 0;
+        csr.retain(|&place| {
+            rank += 1;
+            rank <= CSR_KERNELS || place == 0 || self.candidates[place].plan == balanced
+        });
         // The predicted plan is timed in any case.
-        plain.sort_by_key(|&place| place != 0);
-        let mut fastest = self.pack(*plain.first()?)?;
-        for &place in &plain[1..] {
-            if self.products + self.each() > self.limits.products {
+        csr.sort_by_key(|&place| place != 0);
+        let mut fastest = self.pack(*csr.first()?)?;
+        for &place in &csr[1..] {
+            if self.products + self.products_per_plan() > self.budget.products {
                 break;
             }
             let plan = &self.candidates[place].plan;
@@ -228,7 +230,7 @@ impl<A: PlanTimer> Check<'_, A> {
                 _ => {
                     let plan = &self.candidates[fastest.place].plan;
                     if let Err(error) = self.timer.change(&mut fastest.ready.matrix, plan) {
-                        self.fail(fastest.place, error);
+                        self.exclude(fastest.place, error);
                         return None;
                     }
                 }
@@ -252,20 +254,21 @@ impl<A: PlanTimer> Check<'_, A> {
                 Some(Fastest { place, seconds, ready })
             }
             Err(error) => {
-                self.fail(place, error);
+                self.exclude(place, error);
                 None
             }
         }
     }
 
-    fn fail(&mut self, place: usize, error: Error) {
-        self.times[place] = Time::Without(TimingOutcome::Failed { reason: error.to_string() });
+    fn exclude(&mut self, place: usize, error: Error) {
+        self.timings[place] =
+            PlanTiming::Excluded(TimingOutcome::Failed { reason: error.to_string() });
         self.failure.get_or_insert(error);
     }
 
     /// Number of products for one plan.
-    fn each(&self) -> u64 {
-        (self.limits.products / SHARES).clamp(FEWEST_PRODUCTS, MOST_PRODUCTS)
+    fn products_per_plan(&self) -> u64 {
+        (self.budget.products / SHARES).clamp(FEWEST_PRODUCTS, MOST_PRODUCTS)
     }
 
     /// Times a packed plan: the least time of a product over the batches. `None` if it fails.
@@ -276,11 +279,11 @@ impl<A: PlanTimer> Check<'_, A> {
                 let seconds = samples.min();
                 self.least = self.least.min(seconds);
                 let prepare = ready.pack + ready.upload;
-                self.times[place] = Time::Measured { prepare, samples };
+                self.timings[place] = PlanTiming::Measured { prepare, samples };
                 Some(seconds)
             }
             Err(error) => {
-                self.fail(place, error);
+                self.exclude(place, error);
                 None
             }
         }
@@ -289,7 +292,7 @@ impl<A: PlanTimer> Check<'_, A> {
     /// Seconds of a product in each batch.
     fn batches(&mut self, ready: &Ready<A::Packed>) -> Result<Vec<f64>, Error> {
         let batches = if self.target == Target::Cpu { CPU_BATCHES } else { 1 };
-        let batch = (self.each() - 1) / batches;
+        let batch = (self.products_per_plan() - 1) / batches;
         let mut samples = Vec::new();
         for number in 0..batches {
             let warm_up = u64::from(number == 0);
@@ -297,7 +300,7 @@ impl<A: PlanTimer> Check<'_, A> {
             // There are at most `MOST_PRODUCTS`.
             let seconds = self.timer.products(&ready.matrix, warm_up as u32, batch as u32)?;
             samples.push(seconds / batch as f64);
-            if samples[0] >= HOPELESS * self.least {
+            if samples[0] >= TOO_SLOW * self.least {
                 break;
             }
         }
@@ -314,45 +317,46 @@ impl<A: PlanTimer> Check<'_, A> {
         }
     }
 
-    /// The plan to pack next, with the largest expected gain beyond its cost. Plans of which none
-    /// is expected are left out.
-    fn next(&mut self, fastest: Option<&Fastest<A::Packed>>) -> Option<usize> {
+    /// The plan to pack next: the one with the largest expected gain over its cost, if that is
+    /// positive and products are left.
+    fn next_to_pack(&mut self, fastest: Option<&Fastest<A::Packed>>) -> Option<usize> {
         let Some(fastest) = fastest else {
-            return (self.times[0] == Time::Open).then_some(0);
+            return (self.timings[0] == PlanTiming::Open).then_some(0);
         };
-        let is_open = |place: &usize| self.times[*place] == Time::Open && !self.is_csr(*place);
+        let is_open =
+            |place: &usize| self.timings[*place] == PlanTiming::Open && !self.is_csr(*place);
         let open = (0..self.candidates.len()).filter(is_open);
-        let each = self.each();
+        let each = self.products_per_plan();
         let gain_and_cost = |place: usize| {
-            let (mean, spread) = self.belief(place);
-            let gain = expected_improvement(fastest.seconds, mean, spread);
-            (gain * self.limits.calls as f64, self.preparation(place) + each as f64 * mean)
+            let (median, spread) = self.expectation(place);
+            let gain = expected_improvement(fastest.seconds, median, spread);
+            (gain * self.budget.calls as f64, self.preparation(place) + each as f64 * median)
         };
         let net = |place: &usize| {
             let (gain, cost) = gain_and_cost(*place);
             gain - cost
         };
         let best = open.max_by(|a, b| net(a).total_cmp(&net(b)))?;
-        let has_room = self.products + each <= self.limits.products && self.packed < MOST_PACKED;
+        let has_room = self.products + each <= self.budget.products && self.packed < MOST_PACKED;
         if net(&best) > 0.0 && has_room {
             return Some(best);
         }
-        if self.times[0] == Time::Open {
+        if self.timings[0] == PlanTiming::Open {
             let (gain, cost) = gain_and_cost(0);
-            self.times[0] = Time::Without(TimingOutcome::Unpaid { gain, cost });
+            self.timings[0] = PlanTiming::Excluded(TimingOutcome::Unpaid { gain, cost });
         }
         None
     }
 
-    /// Expected time of a plan that was not timed, in seconds, and the standard deviation of its
-    /// logarithm.
-    fn belief(&self, place: usize) -> (f64, f64) {
+    /// Median time of a plan that was not timed, in seconds, and the standard deviation of its
+    /// logarithm: the prediction, corrected by the errors of the measured plans most like it.
+    fn expectation(&self, place: usize) -> (f64, f64) {
         /// Mean logarithm of the ratio of measured to predicted time.
         fn mean(errors: impl Iterator<Item = f64>) -> Option<f64> {
             let (count, sum) = errors.fold((0, 0.0), |(n, sum), error| (n + 1, sum + error));
             (count > 0).then(|| sum / f64::from(count))
         }
-        let measured = |other: &usize| matches!(self.times[*other], Time::Measured { .. });
+        let measured = |other: &usize| matches!(self.timings[*other], PlanTiming::Measured { .. });
         let places = || (0..self.candidates.len()).filter(measured);
         let error = |other: usize| (self.measured(other) / self.predicted(other)).ln();
         let format = |other: usize| self.candidates[other].plan.format();
@@ -373,7 +377,7 @@ impl<A: PlanTimer> Check<'_, A> {
         if self.target == Target::Cpu || !self.candidates[place].plan.packs_on_device() {
             return own;
         }
-        let measured = |place: &usize| matches!(self.times[*place], Time::Measured { .. });
+        let measured = |place: &usize| matches!(self.timings[*place], PlanTiming::Measured { .. });
         let mut plain = (0..self.candidates.len()).filter(measured).filter(|&p| self.is_csr(p));
         let copy = plain.next().and_then(prepare).unwrap_or(0.0);
         (own - copy).max(0.0)
@@ -390,8 +394,8 @@ impl<A: PlanTimer> Check<'_, A> {
 
     /// Measured seconds of a product.
     fn measured(&self, place: usize) -> f64 {
-        match &self.times[place] {
-            Time::Measured { samples, .. } => samples.min(),
+        match &self.timings[place] {
+            PlanTiming::Measured { samples, .. } => samples.min(),
             _ => f64::INFINITY,
         }
     }
@@ -408,10 +412,10 @@ impl<A: PlanTimer> Check<'_, A> {
                 outcome: TimingOutcome::Undecided,
             };
             let ratio = self.measured(place) / least;
-            match &self.times[place] {
-                Time::Open => return None,
-                Time::Without(outcome) => timed_plan.outcome = outcome.clone(),
-                Time::Measured { prepare, samples } => {
+            match &self.timings[place] {
+                PlanTiming::Open => return None,
+                PlanTiming::Excluded(outcome) => timed_plan.outcome = outcome.clone(),
+                PlanTiming::Measured { prepare, samples } => {
                     timed_plan.ran(samples);
                     timed_plan.prepare = Some(*prepare);
                     timed_plan.outcome = match place == winner {

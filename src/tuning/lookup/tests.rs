@@ -71,8 +71,11 @@ fn old_kernels_are_the_last_resort_and_said() {
             && warnings[0].contains("another version")
     );
     // A named profile is used, and its fit is stated.
-    let shelf = UserProfiles::read(Some(path.as_os_str()), None);
-    assert_eq!(named(shelf.best(&here(), SCALAR)), ("old.ron".to_owned(), Fit::OldKernels, vec![]));
+    let profiles = UserProfiles::read(Some(path.as_os_str()), None);
+    assert_eq!(
+        named(profiles.best(&here(), SCALAR)),
+        ("old.ron".to_owned(), Fit::OldKernels, vec![])
+    );
 }
 
 #[test]
@@ -105,8 +108,8 @@ fn one_that_does_not_know_the_scalar_is_passed_over() {
     let (name, _, warnings) = best(&folder);
     assert_eq!(name, "built in as cpu");
     assert!(warnings.len() == 1 && warnings[0].contains("plain CSR in f64"), "{warnings:?}");
-    let shelf = UserProfiles::read(None, Some(folder.path()));
-    assert_eq!(named(shelf.best(&here(), ScalarKind::F32)).0, "f32.ron");
+    let profiles = UserProfiles::read(None, Some(folder.path()));
+    assert_eq!(named(profiles.best(&here(), ScalarKind::F32)).0, "f32.ron");
 }
 
 #[cfg(unix)]
@@ -201,8 +204,8 @@ fn a_requested_profile_is_used_or_an_error() {
 fn a_gpu_of_another_generation_gets_the_generic_profile() {
     let h200 =
         Profile::parse("h200", include_str!("../../../models/nvidia-h200.ron")).unwrap().device;
-    let shelf = UserProfiles::default();
-    let origin = |device: &DeviceSpec| shelf.best(device, SCALAR).origin;
+    let profiles = UserProfiles::default();
+    let origin = |device: &DeviceSpec| profiles.best(device, SCALAR).origin;
     assert_eq!(origin(&h200), Origin::BuiltIn("nvidia-h200".to_owned()));
     let a100 = DeviceSpec {
         name: "NVIDIA A100".to_owned(),
@@ -210,7 +213,7 @@ fn a_gpu_of_another_generation_gets_the_generic_profile() {
         threads: 108,
         ..h200
     };
-    let found = shelf.best(&a100, SCALAR);
+    let found = profiles.best(&a100, SCALAR);
     assert_eq!(found.origin, Origin::BuiltIn("generic".to_owned()));
     assert_eq!(found.scale(&a100).shared, 1.0 / 108.0);
 }

@@ -20,13 +20,13 @@ const SPMVOP_SINCE: (c_int, c_int) = (12, 8);
 /// Address of a handle, a descriptor, a plan, a stream or GPU memory.
 pub(super) type Raw = *mut c_void;
 /// Address where a new object is stored.
-pub(super) type Out = *mut Raw;
+pub(super) type RawOut = *mut Raw;
 /// Address in host memory of a number of the compute type.
 pub(super) type Number = *const c_void;
 /// A value of one of cuSPARSE's enumerations, or of CUDA's `cudaDataType`.
 pub(super) type Enum = c_int;
 /// `cusparseStatus_t`.
-pub(super) type Status = c_int;
+pub(super) type CusparseStatus = c_int;
 
 /// `CUSPARSE_OPERATION_NON_TRANSPOSE`.
 pub(super) const NON_TRANSPOSE: Enum = 0;
@@ -76,33 +76,33 @@ macro_rules! functions {
 functions! {
     /// Functions of every version from CUDA 12.1 on.
     Functions {
-        create = cusparseCreate(Out) -> Status;
-        destroy = cusparseDestroy(Raw) -> Status;
-        set_stream = cusparseSetStream(Raw, Raw) -> Status;
-        get_property = cusparseGetProperty(Enum, *mut c_int) -> Status;
-        error_string = cusparseGetErrorString(Status) -> *const c_char;
+        create = cusparseCreate(RawOut) -> CusparseStatus;
+        destroy = cusparseDestroy(Raw) -> CusparseStatus;
+        set_stream = cusparseSetStream(Raw, Raw) -> CusparseStatus;
+        get_property = cusparseGetProperty(Enum, *mut c_int) -> CusparseStatus;
+        error_string = cusparseGetErrorString(CusparseStatus) -> *const c_char;
         // size, values, type
-        create_vector = cusparseCreateDnVec(Out, i64, Raw, Enum) -> Status;
-        destroy_vector = cusparseDestroyDnVec(Raw) -> Status;
+        create_vector = cusparseCreateDnVec(RawOut, i64, Raw, Enum) -> CusparseStatus;
+        destroy_vector = cusparseDestroyDnVec(Raw) -> CusparseStatus;
         // rows, columns, entries; offsets, columns, values; type of offsets, of columns; base; type
         // of values
-        create_csr = cusparseCreateCsr(Out, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum, Enum)
-            -> Status;
+        create_csr = cusparseCreateCsr(RawOut, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum, Enum)
+            -> CusparseStatus;
         // rows, columns, entries; rows, columns, values; type of indices; base; type of values
-        create_coo = cusparseCreateCoo(Out, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum)
-            -> Status;
+        create_coo = cusparseCreateCoo(RawOut, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum)
+            -> CusparseStatus;
         // rows, columns, entries, slots, rows of a slice; then as CSR
         create_sliced_ell = cusparseCreateSlicedEll(
-            Out, i64, i64, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum, Enum
-        ) -> Status;
-        destroy_matrix = cusparseDestroySpMat(Raw) -> Status;
+            RawOut, i64, i64, i64, i64, i64, Raw, Raw, Raw, Enum, Enum, Enum, Enum
+        ) -> CusparseStatus;
+        destroy_matrix = cusparseDestroySpMat(Raw) -> CusparseStatus;
         // handle, operation, alpha, A, x, beta, y, type, algorithm, size of the buffer
         buffer_size = cusparseSpMV_bufferSize(
             Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, *mut usize
-        ) -> Status;
+        ) -> CusparseStatus;
         // as above, then the buffer
         multiply = cusparseSpMV(Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw)
-            -> Status;
+            -> CusparseStatus;
     }
 }
 
@@ -110,18 +110,20 @@ functions! {
     /// Products with several vectors, in every version from CUDA 12.1 on.
     SpMm {
         // rows, columns, elements from one row or column to the next, values, type, order
-        create_dense = cusparseCreateDnMat(Out, i64, i64, i64, Raw, Enum, Enum) -> Status;
-        destroy_dense = cusparseDestroyDnMat(Raw) -> Status;
+        create_dense = cusparseCreateDnMat(
+            RawOut, i64, i64, i64, Raw, Enum, Enum
+        ) -> CusparseStatus;
+        destroy_dense = cusparseDestroyDnMat(Raw) -> CusparseStatus;
         // handle, operations, alpha, A, B, beta, C, type, algorithm, size of the buffer
         buffer_size = cusparseSpMM_bufferSize(
             Raw, Enum, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, *mut usize
-        ) -> Status;
+        ) -> CusparseStatus;
         // as above, then the buffer
         preprocess = cusparseSpMM_preprocess(
             Raw, Enum, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw
-        ) -> Status;
+        ) -> CusparseStatus;
         multiply = cusparseSpMM(Raw, Enum, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw)
-            -> Status;
+            -> CusparseStatus;
     }
 }
 
@@ -129,7 +131,7 @@ functions! {
     /// Analysis of a matrix ahead of many products, from CUDA 12.4 on.
     Preprocess {
         run = cusparseSpMV_preprocess(Raw, Enum, Number, Raw, Raw, Number, Raw, Enum, Enum, Raw)
-            -> Status;
+            -> CusparseStatus;
     }
 }
 
@@ -139,17 +141,19 @@ functions! {
         // handle, operation, A, x, y, z, type, algorithm, size of the buffer
         buffer_size = cusparseSpMVOp_bufferSize(
             Raw, Enum, Raw, Raw, Raw, Raw, Enum, Enum, *mut usize
-        ) -> Status;
+        ) -> CusparseStatus;
         // handle, the new one, operation, A, x, y, z, type, algorithm, buffer
         create_descriptor = cusparseSpMVOp_createDescr(
-            Raw, Out, Enum, Raw, Raw, Raw, Raw, Enum, Enum, Raw
-        ) -> Status;
-        destroy_descriptor = cusparseSpMVOp_destroyDescr(Raw) -> Status;
+            Raw, RawOut, Enum, Raw, Raw, Raw, Raw, Enum, Enum, Raw
+        ) -> CusparseStatus;
+        destroy_descriptor = cusparseSpMVOp_destroyDescr(Raw) -> CusparseStatus;
         // handle, descriptor, the new one, code of an epilogue and its size
-        create_plan = cusparseSpMVOp_createPlan(Raw, Raw, Out, *const c_void, usize) -> Status;
-        destroy_plan = cusparseSpMVOp_destroyPlan(Raw) -> Status;
+        create_plan = cusparseSpMVOp_createPlan(
+            Raw, Raw, RawOut, *const c_void, usize
+        ) -> CusparseStatus;
+        destroy_plan = cusparseSpMVOp_destroyPlan(Raw) -> CusparseStatus;
         // handle, plan, alpha, beta, x, y, z
-        multiply = cusparseSpMVOp(Raw, Raw, Number, Number, Raw, Raw, Raw) -> Status;
+        multiply = cusparseSpMVOp(Raw, Raw, Number, Number, Raw, Raw, Raw) -> CusparseStatus;
     }
 }
 
@@ -208,7 +212,7 @@ impl Cusparse {
     }
 
     /// Description of a status.
-    pub(super) fn text(&self, status: Status) -> String {
+    pub(super) fn text(&self, status: CusparseStatus) -> String {
         // SAFETY: it takes any number and returns a constant text.
         let text = unsafe { (self.functions.error_string)(status) };
         if text.is_null() {

@@ -2,9 +2,9 @@
 
 use super::super::task::MultivectorShape;
 use super::ffi::{
-    BASE_ZERO, COLUMN_MAJOR, Cusparse, Enum, INDEX_32, INDEX_64, Number, Out, REAL_32, REAL_64,
+    BASE_ZERO, COLUMN_MAJOR, Cusparse, Enum, INDEX_32, INDEX_64, Number, REAL_32, REAL_64, RawOut,
 };
-use super::ffi::{ROW_MAJOR, Raw, Status};
+use super::ffi::{CusparseStatus, ROW_MAJOR, Raw};
 use super::matrix::{MatrixArrays, MatrixShape};
 use sparseop::tuning::caches::Caches;
 use sparseop::{DeviceVec, Error, Layout, Scalar, ScalarKind, Stream};
@@ -15,7 +15,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(super) struct Object {
     raw: Raw,
-    destroy: unsafe extern "C" fn(Raw) -> Status,
+    destroy: unsafe extern "C" fn(Raw) -> CusparseStatus,
 }
 
 impl Object {
@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// Turns the status of `action` into a result.
-    pub(super) fn done(&self, action: &str, status: Status) -> Result<(), Error> {
+    pub(super) fn done(&self, action: &str, status: CusparseStatus) -> Result<(), Error> {
         done(self.library, self.stream(), action, status)
     }
 
@@ -84,8 +84,8 @@ impl Session {
     pub(super) unsafe fn make(
         &self,
         action: &str,
-        create: impl FnOnce(Out) -> Status,
-        destroy: unsafe extern "C" fn(Raw) -> Status,
+        create: impl FnOnce(RawOut) -> CusparseStatus,
+        destroy: unsafe extern "C" fn(Raw) -> CusparseStatus,
     ) -> Result<Object, Error> {
         let mut raw = null_mut();
         let status = create(&mut raw);
@@ -170,7 +170,12 @@ impl Session {
 }
 
 /// Turns the status of `action` into a result.
-fn done(library: &Cusparse, stream: &Stream, action: &str, status: Status) -> Result<(), Error> {
+fn done(
+    library: &Cusparse,
+    stream: &Stream,
+    action: &str,
+    status: CusparseStatus,
+) -> Result<(), Error> {
     if status == 0 {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! AVX-512 vectors, and the instruction set levels of x86.
 
-use super::{Array, Index, Kernel, PADDING, Vector};
+use super::{Array, CpuKernel, LaneIndex, PADDING, Vector};
 use crate::precision::Narrow;
 use crate::{Precision, Scalar, ScalarKind};
 use std::arch::x86_64::*;
@@ -8,13 +8,13 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 #[target_feature(enable = "avx512f,avx512vl,avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-pub(super) unsafe fn run_avx512<T: Scalar>(kernel: &impl Kernel<T>, range: Range<usize>) {
+pub(super) unsafe fn run_avx512<T: Scalar>(kernel: &impl CpuKernel<T>, range: Range<usize>) {
     // SAFETY: the caller's promise.
     unsafe { kernel.run::<Avx512<T>>(range) }
 }
 
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn run_avx2<T: Scalar>(kernel: &impl Kernel<T>, range: Range<usize>) {
+pub(super) unsafe fn run_avx2<T: Scalar>(kernel: &impl CpuKernel<T>, range: Range<usize>) {
     // SAFETY: the caller's promise.
     unsafe {
         // A constant, so that the other kernel is not generated.
@@ -265,7 +265,7 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
     }
 
     #[inline(always)]
-    unsafe fn indices<N: Index>(p: *const N) -> __m512i {
+    unsafe fn indices<N: LaneIndex>(p: *const N) -> __m512i {
         unsafe {
             match (T::KIND, size_of::<N>()) {
                 (ScalarKind::F32, 1) => _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())),
@@ -283,7 +283,7 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
     }
 
     #[inline(always)]
-    unsafe fn expand_indices<N: Index>(mask: u32, p: *const N) -> __m512i {
+    unsafe fn expand_indices<N: LaneIndex>(mask: u32, p: *const N) -> __m512i {
         unsafe { _mm512_maskz_expand_epi32(mask as u16, Self::indices(p)) }
     }
 

@@ -2,10 +2,9 @@
 //! vectors.
 
 use super::super::Header;
-use super::super::long::Piece;
 use super::window::SlidingWindow;
-use super::{Uploaded, Values, blocks};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Scratch};
+use super::{DevicePsell, DeviceValues, blocks};
+use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Scratch, kernels};
 use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceVectors};
 use crate::{Error, Precision, Scalar};
 use std::sync::Arc;
@@ -21,7 +20,7 @@ fn is_grouped(headers: &[Header], group: usize) -> bool {
 /// SpMM with a packed SELL matrix on its GPU.
 #[derive(Debug)]
 pub(crate) struct Spmm<T> {
-    matrix: Arc<Uploaded<T>>,
+    matrix: Arc<DevicePsell<T>>,
     /// Kernels by unit; see [`DeviceVectors::UNITS`].
     kernels: Vec<(usize, Kernel)>,
     /// Sums of every piece of a long row.
@@ -38,14 +37,14 @@ impl<T: Scalar> Spmm<T> {
     /// # Errors
     ///
     /// Errors of kernel compilation.
-    pub(crate) fn new(matrix: Arc<Uploaded<T>>, gpu: Gpu) -> Result<Self, Error> {
+    pub(crate) fn new(matrix: Arc<DevicePsell<T>>, gpu: Gpu) -> Result<Self, Error> {
         let file = match matrix.values {
-            Values::Plain(_) => "psell_spmm_plain",
-            Values::Codes(_) => "psell_spmm_coded",
-            Values::Halves(Precision::Bf16, _) => "psell_spmm_bf16",
-            Values::Halves(..) => "psell_spmm_f16",
-            Values::Singles(_) => "psell_spmm_f32",
-            Values::Same => "psell_spmm_same",
+            DeviceValues::Plain(_) => "psell_spmm_plain",
+            DeviceValues::Codes(_) => "psell_spmm_coded",
+            DeviceValues::Halves(Precision::Bf16, _) => "psell_spmm_bf16",
+            DeviceValues::Halves(..) => "psell_spmm_f16",
+            DeviceValues::Singles(_) => "psell_spmm_f32",
+            DeviceValues::Same => "psell_spmm_same",
         };
         let headers = matrix.headers.to_vec()?;
         let group = if is_grouped(&headers, matrix.group) { matrix.group } else { 1 };
@@ -84,22 +83,36 @@ impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
         let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());
         // As many warps per slice as lanes per row.
         let launch = Launch::new(blocks(pieces) + blocks(matrix.headers.len() << shift), BLOCK);
-        let launch =
-            launch.arg(matrix.headers.ptr()).arg(matrix.values.ptr()).arg(matrix.index.ptr());
-        let launch = launch.arg(matrix.dictionary.ptr());
-        let launch = launch.arg(or_null(&matrix.perm)).arg(or_null(&matrix.skip));
-        let launch = launch.arg(matrix.nrows as u32);
-        let launch = match &matrix.long {
-            Some(long) => {
-                launch.arg(long.pieces.ptr()).arg(long.col_idx.ptr()).arg(long.values.ptr())
-            }
-            None => launch.arg(Ptr::<Piece>::NULL).arg(Ptr::<u32>::NULL).arg(Ptr::<u8>::NULL),
+        let (long_pieces, long_cols, long_values) = match &matrix.long {
+            Some(long) => (long.pieces.ptr(), long.col_idx.ptr(), long.values.ptr()),
+            None => (Ptr::NULL, Ptr::NULL, Ptr::NULL),
         };
-        let launch = launch.arg(pieces as u32).arg(sums.on(queue)?).arg(done.on(queue)?);
-        let launch = vectors.args(launch, unit).arg(shift);
-        // SAFETY: these are the parameters of all kernels in psell_spmm.cuh. Every row has one lane
-        // per unit, and every piece has room for as many sums; the counters are zero before and
-        // afterwards. The vectors are the caller's promise.
+        let launch = launch.with(kernels::psell_spmm::Spmm {
+            headers: matrix.headers.ptr().cast(),
+            values: matrix.values.ptr(),
+            index: matrix.index.ptr().cast(),
+            dictionary: matrix.dictionary.ptr(),
+            perm: or_null(&matrix.perm),
+            skip: or_null(&matrix.skip),
+            nrows: matrix.nrows as u32,
+            pieces: long_pieces,
+            long_cols,
+            long_values,
+            long_count: pieces as u32,
+            long_sums: sums.on(queue)?,
+            done: done.on(queue)?,
+            x: vectors.x,
+            stride: (vectors.stride / unit) as u32,
+            y: vectors.y,
+            y_row: vectors.row as u64,
+            y_vector: vectors.vector as u64,
+            vectors: vectors.count as u32,
+            whole: u32::from(vectors.is_whole(unit)),
+            shift,
+        });
+        // SAFETY: the kernel is one of psell_spmm.cuh. Every row has one lane per unit, and every
+        // piece has room for as many sums; the counters are zero before and afterwards. The vectors
+        // are the caller's promise.
         unsafe { kernel.launch(queue, launch) }
     }
 
@@ -110,7 +123,7 @@ impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Host, Order, Packing, ValueEncoding};
+    use super::super::super::{HostPsell, Order, Packing, ValueEncoding};
     use super::*;
     use crate::matrix::gallery::Spec;
 
@@ -119,7 +132,7 @@ mod tests {
         let packed = |spec: &str, values, group| {
             let a = spec.parse::<Spec>().unwrap().generate::<f32>().unwrap();
             let packing = Packing { values, group, ..Packing::default() };
-            Host::pack(a.view(), Order::Windows(512), packing).unwrap()
+            HostPsell::pack(a.view(), Order::Windows(512), packing).unwrap()
         };
         for (spec, values, grouped) in [
             ("femrandom,nodes=900", ValueEncoding::Plain, false),

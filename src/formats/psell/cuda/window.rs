@@ -17,8 +17,8 @@
 use super::super::Header;
 use super::super::constants::{CHAINED, CONSUMERS, DEPTH, PRODUCERS, SLOT_BYTES, UNITS};
 use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
-use super::{Uploaded, Values};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Queue};
+use super::{DevicePsell, DeviceValues};
+use crate::device::{Buffer, Gpu, Kernel, Launch, Queue, kernels};
 use crate::formats::DeviceVectors;
 use crate::{Error, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,14 +104,14 @@ struct WindowLayout {
 }
 
 /// The slots of all slices with the same index.
-struct Slots<'a> {
+struct SharedSlots<'a> {
     /// Position in the index, and deltas, of the slots that every lane has, and of the other slots.
     full: (usize, &'a [u32]),
     partial: (usize, &'a [u32]),
     masks: &'a [u32],
 }
 
-impl<'a> Slots<'a> {
+impl<'a> SharedSlots<'a> {
     fn of(shape: Shape, index_at: u32, index: &'a [u32]) -> Self {
         let words = |count: usize| padded(count * size_of::<u32>()) / size_of::<u32>();
         let others = shape.width - shape.full;
@@ -145,15 +145,15 @@ impl WindowLayout {
     /// block. `None` if the shared memory is not sufficient, if there are no or too many diagonals,
     /// or if too few entries share the columns of a band. The shapes of all slices are supported.
     fn of(headers: &[Header], index: &[u32], value: usize, shared: usize) -> Option<Self> {
-        let distinct: BTreeMap<u32, Slots<'_>> = headers
+        let distinct: BTreeMap<u32, SharedSlots<'_>> = headers
             .iter()
             .filter(|header| header.shape().width > 0)
             .map(|header| (header.index_at, header.shape()))
             .collect::<BTreeMap<_, _>>()
             .into_iter()
-            .map(|(at, shape)| (at, Slots::of(shape, at, index)))
+            .map(|(at, shape)| (at, SharedSlots::of(shape, at, index)))
             .collect();
-        let deltas: BTreeSet<i32> = distinct.values().flat_map(Slots::deltas).collect();
+        let deltas: BTreeSet<i32> = distinct.values().flat_map(SharedSlots::deltas).collect();
         if deltas.is_empty() || deltas.len() > DIAGONALS {
             return None;
         }
@@ -239,12 +239,12 @@ impl SlidingWindow {
     ///
     /// Errors of copies and of kernel compilation.
     pub(super) fn of<T: Scalar>(
-        matrix: &Uploaded<T>,
+        matrix: &DevicePsell<T>,
         headers: &[Header],
         gpu: Gpu,
     ) -> Result<Option<Self>, Error> {
         if gpu.capability() < OLDEST
-            || !matches!(matrix.values, Values::Plain(_))
+            || !matches!(matrix.values, DeviceValues::Plain(_))
             || matrix.long.is_some()
         {
             return Ok(None);
@@ -299,27 +299,40 @@ impl SlidingWindow {
     /// `matrix`.
     pub(super) unsafe fn multiply<T: Scalar>(
         &self,
-        matrix: &Uploaded<T>,
+        matrix: &DevicePsell<T>,
         queue: &Queue,
         vectors: DeviceVectors<T>,
     ) -> Result<(), Error> {
         let unit = COLUMN / 2 / size_of::<T>();
         let launch = Launch::new(self.blocks, self.buffers.threads());
         let launch = launch.with_shared(self.buffers.bytes(self.most) as u32);
-        let launch = launch.arg(self.headers.ptr()).arg(matrix.values.ptr()).arg(self.index.ptr());
-        let launch = launch.arg(self.starts.ptr()).arg(self.buffers.bands as u32);
-        let launch = launch.arg(self.buffers.half() as u32).arg(self.most as u32);
-        let launch = launch.arg(matrix.nrows as u32).arg(matrix.ncols as u32);
-        let launch = vectors.args(launch, unit);
-        // SAFETY: these are the parameters of all kernels in psell_window.cu, which reads no more
-        // of `x` than the existing units of columns. The vectors are the caller's promise.
+        let launch = launch.with(kernels::psell_window::Window {
+            headers: self.headers.ptr().cast(),
+            values: matrix.values.ptr(),
+            index: self.index.ptr(),
+            starts: self.starts.ptr(),
+            bands: self.buffers.bands as u32,
+            half: self.buffers.half() as u32,
+            most: self.most as u32,
+            nrows: matrix.nrows as u32,
+            ncols: matrix.ncols as u32,
+            x: vectors.x,
+            stride: (vectors.stride / unit) as u32,
+            y: vectors.y,
+            y_row: vectors.row as u64,
+            y_vector: vectors.vector as u64,
+            vectors: vectors.count as u32,
+            whole: u32::from(vectors.is_whole(unit)),
+        });
+        // SAFETY: the kernel is one of psell_window.cu, which reads no more of `x` than the units
+        // of columns that exist. The vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, launch) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Host, Order, Packing};
+    use super::super::super::{HostPsell, Order, Packing};
     use super::*;
     use crate::matrix::CsrMatrix;
 
@@ -327,7 +340,7 @@ mod tests {
     const SHARED: usize = 227 << 10;
 
     /// A matrix with these diagonals, as far as they extend.
-    fn packed(n: i64, deltas: &[i64]) -> Host<f32> {
+    fn packed(n: i64, deltas: &[i64]) -> HostPsell<f32> {
         let (mut row_ptr, mut col_idx) = (vec![0], vec![]);
         for row in 0..n {
             col_idx.extend(
@@ -337,7 +350,7 @@ mod tests {
         }
         let values = vec![1.0; col_idx.len()];
         let a = CsrMatrix::try_new(n as usize, n as usize, row_ptr, col_idx, values).unwrap();
-        Host::pack(a.view(), Order::Natural, Packing::default()).unwrap()
+        HostPsell::pack(a.view(), Order::Natural, Packing::default()).unwrap()
     }
 
     /// Deltas of neighbouring points in planes of lines of `n` points.
@@ -389,7 +402,7 @@ mod tests {
         // The first rows lack the slots below the diagonal; masks are unchanged.
         let first = layout.headers[0];
         assert_eq!(first.base as usize, padded(4 * (a.headers[1].value_at as usize * 4)));
-        let slots = Slots::of(first.shape(), first.index_at, &a.index);
+        let slots = SharedSlots::of(first.shape(), first.index_at, &a.index);
         let masks = slots.partial.0 + slots.partial.1.len().next_multiple_of(4);
         assert_eq!(layout.index[masks..masks + slots.masks.len()], *slots.masks);
     }

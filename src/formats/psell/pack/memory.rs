@@ -2,6 +2,7 @@
 
 use super::super::constants::SCANNED;
 use crate::Error;
+use crate::device::kernels::psell_pack_rows::{PackScanSums, PackScanTiles};
 use crate::device::{BLOCK, Buffer, Gpu, Launch, Ptr, Queue};
 use std::cell::RefCell;
 
@@ -104,10 +105,9 @@ impl WorkingMemory {
     ) -> Result<(), Error> {
         let tiles = count.div_ceil(TILE) as u32;
         let sums = self.take::<u64>((tiles * arrays) as usize)?;
-        let launch =
-            Launch::new(tiles * arrays, BLOCK).arg(numbers).arg(count as u64).arg(tiles).arg(sums);
-        // SAFETY: there is a block for every tile, these are the parameters of both kernels, and
-        // the caller's promise.
+        let params = PackScanSums { data: numbers, count: count as u64, tiles, sums };
+        let launch = Launch::new(tiles * arrays, BLOCK).with(params);
+        // SAFETY: there is a block for every tile, and the caller's promise.
         unsafe {
             self.run("psell_pack_rows", "pack_scan_sums", launch)?;
             self.scan_tiles(sums, tiles, arrays, totals)?;
@@ -128,8 +128,8 @@ impl WorkingMemory {
         totals: Ptr<u64>,
     ) -> Result<(), Error> {
         let blocks = if tiles == 0 { 0 } else { arrays };
-        let launch = Launch::new(blocks, BLOCK).arg(sums).arg(tiles).arg(totals);
-        // SAFETY: these are the parameters of the kernel, and the caller's promise.
+        let launch = Launch::new(blocks, BLOCK).with(PackScanTiles { sums, tiles, totals });
+        // SAFETY: the caller's promise.
         unsafe { self.run("psell_pack_rows", "pack_scan_tiles", launch) }
     }
 }

@@ -15,12 +15,12 @@ mod slices;
 mod values;
 mod wide;
 
-use super::cuda::{Parts, Uploaded};
+use super::cuda::{DevicePsell, PsellBuffers};
 use super::index::{LANES, UNIT};
 use super::order::Order;
 use super::{Packing, ValueEncoding};
 use crate::device::{Buffer, Ptr};
-use crate::formats::DeviceCsr;
+use crate::formats::CsrSource;
 use crate::{Error, Scalar};
 use memory::WorkingMemory;
 use wide::Chosen;
@@ -33,10 +33,10 @@ use wide::Chosen;
 ///
 /// Errors of allocation, launches and kernel compilation.
 pub(super) fn pack<T: Scalar>(
-    a: &DeviceCsr<T>,
+    a: &CsrSource<T>,
     order: Order,
     packing: Packing,
-) -> Result<Option<Uploaded<T>>, Error> {
+) -> Result<Option<DevicePsell<T>>, Error> {
     if !supports(packing) {
         return Ok(None);
     }
@@ -50,7 +50,7 @@ pub(super) fn supports(packing: Packing) -> bool {
 }
 
 /// Scratch memory that is sufficient for most matrices, in bytes.
-fn room<T>(a: &DeviceCsr<T>, limit: u32) -> usize {
+fn room<T>(a: &CsrSource<T>, limit: u32) -> usize {
     const ROW: usize = size_of::<u32>();
     // Encodings, hashes, units of two arrays, owners, and two to four places of the hash table.
     const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
@@ -105,13 +105,13 @@ impl PackingCounts {
 /// A matrix that is being packed.
 struct Packer<'a, T> {
     work: WorkingMemory,
-    a: &'a DeviceCsr<T>,
+    a: &'a CsrSource<T>,
     /// Rows with more entries are long rows, stored outside of the slices.
     limit: u32,
 }
 
 impl<T: Scalar> Packer<'_, T> {
-    fn pack(&self, order: Order, packing: Packing) -> Result<Option<Uploaded<T>>, Error> {
+    fn pack(&self, order: Order, packing: Packing) -> Result<Option<DevicePsell<T>>, Error> {
         let Self { work, a, .. } = self;
         let found = work.cleared::<u64>(size_of::<PackingCounts>() / size_of::<u64>())?;
         let perm = self.order(order)?;
@@ -144,7 +144,7 @@ impl<T: Scalar> Packer<'_, T> {
             return Ok(None);
         }
         let Chosen { headers, skip, .. } = chosen;
-        let parts = Parts {
+        let parts = PsellBuffers {
             headers,
             values,
             dictionary,
@@ -154,14 +154,14 @@ impl<T: Scalar> Packer<'_, T> {
             long,
         };
         let shape = (a.nrows, a.ncols);
-        Uploaded::from_parts(a.gpu, shape, packing.group as usize, parts, sums.relative == 0)
+        DevicePsell::from_parts(a.gpu, shape, packing.group as usize, parts, sums.relative == 0)
             .map(Some)
     }
 
     /// Reads the sums that the kernels have found so far. Waits for them.
     fn found(&self, found: Ptr<u64>) -> Result<PackingCounts, Error> {
         let mut sums = [PackingCounts::NOTHING];
-        self.work.read(Ptr::<PackingCounts>::from_address(found.address()), &mut sums)?;
+        self.work.read(found.cast::<PackingCounts>(), &mut sums)?;
         Ok(sums[0])
     }
 
@@ -181,7 +181,7 @@ impl<T: Scalar> Packer<'_, T> {
 
     /// Row offsets in the type of the kernels.
     fn row_ptr(&self) -> Ptr<u64> {
-        Ptr::from_address(self.a.row_ptr.ptr().address())
+        self.a.row_ptr.ptr().cast()
     }
 }
 

@@ -2,11 +2,15 @@
 
 use super::super::Coder;
 use super::super::constants::{DIGIT_ROUNDS, DIGITS, SCANNED, SORTED};
-use super::super::cuda::Long;
+use super::super::cuda::DeviceLongRows;
 use super::super::long::Piece;
 use super::super::order::Order;
-use super::values::Table;
+use super::values::CodeTable;
 use super::{Packer, PackingCounts};
+use crate::device::kernels::psell_pack_rows::{
+    CopyLongEntries, PackLongCount, PackLongPieces, PackLongRows, PackSortCount, PackSortPlace,
+    PackSortWindows,
+};
 use crate::device::{BLOCK, Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
@@ -40,22 +44,25 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(Some(perm))
     }
 
-    /// Kernel parameters of the rows.
-    fn rows(&self, blocks: usize) -> Launch {
-        // There are fewer than 2³² rows.
-        Launch::new(blocks as u32, BLOCK).arg(self.row_ptr()).arg(self.nrows()).arg(self.limit)
-    }
-
     /// Sorts windows that fit a block.
     fn sort_windows(&self, sigma: usize, perm: &Buffer<u32>) -> Result<(), Error> {
         let windows = (TOGETHER / sigma).max(1);
         let (size, bits) =
             ((windows * sigma).next_power_of_two(), sigma.next_power_of_two().ilog2());
-        let launch =
-            self.rows(self.a.nrows.div_ceil(windows * sigma)).arg(sigma as u32).arg(windows as u32);
-        let launch = launch.arg(size as u32).arg(bits).arg(perm.ptr());
-        // SAFETY: these are the parameters of the kernel; `perm` has an element for every row, and
-        // the shared memory of a block holds its windows.
+        // There are fewer than 2³² rows.
+        let blocks = self.a.nrows.div_ceil(windows * sigma) as u32;
+        let launch = Launch::new(blocks, BLOCK).with(PackSortWindows {
+            row_ptr: self.row_ptr(),
+            nrows: self.nrows(),
+            limit: self.limit,
+            sigma: sigma as u32,
+            windows: windows as u32,
+            size: size as u32,
+            bits,
+            perm: perm.ptr(),
+        });
+        // SAFETY: `perm` has an element for every row, and the shared memory of a block holds its
+        // windows.
         unsafe { self.work.run("psell_pack_rows", "pack_sort_windows", launch) }
     }
 
@@ -73,14 +80,18 @@ impl<T: Scalar> Packer<'_, T> {
         let mut from = Ptr::NULL;
         for pass in 0..passes {
             let to = if (passes - pass) % 2 == 1 { perm.ptr() } else { other };
-            let launch =
-                self.rows(tiles).arg(sigma as u32).arg(bits).arg(pass * DIGITS.ilog2()).arg(from);
-            // SAFETY: these are the parameters of the kernels; there is a count for every digit of
-            // every tile, and an element for every row.
+            let (row_ptr, nrows, limit) = (self.row_ptr(), self.nrows(), self.limit);
+            let (sigma, shift) = (sigma as u32, pass * DIGITS.ilog2());
+            let over = Launch::new(tiles as u32, BLOCK);
+            let count = PackSortCount { row_ptr, nrows, limit, sigma, bits, shift, from, counts };
+            let before = counts;
+            let place =
+                PackSortPlace { row_ptr, nrows, limit, sigma, bits, shift, from, before, to };
+            // SAFETY: there is a count for every digit of every tile, and an element for every row.
             unsafe {
-                self.work.run("psell_pack_rows", "pack_sort_count", launch.arg(counts))?;
+                self.work.run("psell_pack_rows", "pack_sort_count", over.with(count))?;
                 self.work.scan(counts, tiles * DIGITS, 1, all)?;
-                self.work.run("psell_pack_rows", "pack_sort_place", launch.arg(counts).arg(to))?;
+                self.work.run("psell_pack_rows", "pack_sort_place", over.with(place))?;
             }
             from = to;
         }
@@ -92,10 +103,12 @@ impl<T: Scalar> Packer<'_, T> {
         const ARRAYS: u32 = 3;
         let tiles = self.a.nrows.div_ceil(LONG_TILE);
         let sums = self.work.take::<u64>(tiles * ARRAYS as usize)?;
-        // SAFETY: these are the parameters of the kernel; there is a number for every tile and
-        // array.
+        let (row_ptr, nrows, limit) = (self.row_ptr(), self.nrows(), self.limit);
+        let count =
+            Launch::new(tiles as u32, BLOCK).with(PackLongCount { row_ptr, nrows, limit, sums });
+        // SAFETY: there is a number for every tile and array.
         unsafe {
-            self.work.run("psell_pack_rows", "pack_long_count", self.rows(tiles).arg(sums))?;
+            self.work.run("psell_pack_rows", "pack_long_count", count)?;
             self.work.scan_tiles(sums, tiles as u32, ARRAYS, totals)?;
         }
         Ok(LongTiles { sums, tiles: tiles as u32 })
@@ -107,8 +120,8 @@ impl<T: Scalar> Packer<'_, T> {
         found: &PackingCounts,
         LongTiles { sums, tiles }: LongTiles,
         coder: &Coder<T>,
-        table: &Option<Table>,
-    ) -> Result<Option<Long<T>>, Error> {
+        table: &Option<CodeTable>,
+    ) -> Result<Option<DeviceLongRows<T>>, Error> {
         let [rows, pieces, entries] =
             [found.long_rows, found.long_pieces, found.long_entries].map(|n| n as usize);
         if rows == 0 {
@@ -120,28 +133,42 @@ impl<T: Scalar> Packer<'_, T> {
         let (piece_table, col_idx) =
             (gpu.uninitialised::<Piece>(pieces)?, gpu.uninitialised::<u32>(entries)?);
         let values = self.room_for(coder, entries)?;
-        let launch = self.rows(tiles as usize).arg(sums).arg(numbers).arg(firsts).arg(begins);
-        let cut =
-            Launch::over(rows, LANES).arg(self.row_ptr()).arg(numbers).arg(firsts).arg(begins);
-        let copied = Launch::over(pieces, LANES).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
-        let copied = copied
-            .arg(self.a.values.ptr())
-            .arg(piece_table.ptr())
-            .arg(pieces as u32)
-            .arg(col_idx.ptr());
-        let copied = Table::add(table, copied.arg(values.ptr()));
-        // SAFETY: these are the parameters of the kernels; the buffers hold as many rows, pieces
-        // and entries as were counted.
+        let find = Launch::new(tiles, BLOCK).with(PackLongRows {
+            row_ptr: self.row_ptr(),
+            nrows: self.nrows(),
+            limit: self.limit,
+            sums,
+            long_rows: numbers,
+            firsts,
+            begins,
+        });
+        let cut = Launch::over(rows, LANES).with(PackLongPieces {
+            row_ptr: self.row_ptr(),
+            long_rows: numbers,
+            firsts,
+            begins,
+            count: rows as u32,
+            pieces: piece_table.ptr(),
+        });
+        let (keys, codes) = CodeTable::ptrs(table);
+        let copy = Launch::over(pieces, LANES).with(CopyLongEntries {
+            row_ptr: self.row_ptr(),
+            col_idx: self.a.col_idx.ptr(),
+            values: self.a.values.ptr(),
+            pieces: piece_table.ptr(),
+            count: pieces as u32,
+            cols: col_idx.ptr(),
+            stored: values.ptr(),
+            keys,
+            codes,
+        });
+        // SAFETY: the buffers hold as many rows, pieces and entries as were counted.
         unsafe {
-            work.run("psell_pack_rows", "pack_long_rows", launch)?;
-            work.run(
-                "psell_pack_rows",
-                "pack_long_pieces",
-                cut.arg(rows as u32).arg(piece_table.ptr()),
-            )?;
-            work.run("psell_pack_rows", &format!("pack_long_entries_{}", T::KIND), copied)?;
+            work.run("psell_pack_rows", "pack_long_rows", find)?;
+            work.run("psell_pack_rows", "pack_long_pieces", cut)?;
+            work.run("psell_pack_rows", &format!("pack_long_entries_{}", T::KIND), copy)?;
         }
-        Ok(Some(Long::from_parts(work.gpu, piece_table, col_idx, values)))
+        Ok(Some(DeviceLongRows::from_parts(work.gpu, piece_table, col_idx, values)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests that a GPU packs the same bytes as the host. Nothing is tested without a GPU.
 
-use super::super::cuda::Uploaded;
-use super::super::host::Host;
+use super::super::cuda::DevicePsell;
+use super::super::host::HostPsell;
 use super::super::{Header, Stored, ValueEncoding};
 use super::*;
 use crate::device::{Device, Gpu};
@@ -32,7 +32,7 @@ fn gpu() -> Option<Gpu> {
 }
 
 /// All buffers of a matrix by name, as bits; `None` for an absent buffer.
-fn buffers<T: Scalar>(a: &Uploaded<T>) -> Vec<(&'static str, Option<Vec<u64>>)> {
+fn buffers<T: Scalar>(a: &DevicePsell<T>) -> Vec<(&'static str, Option<Vec<u64>>)> {
     let host = a.to_host().unwrap();
     let words = |words: &[u32]| words.iter().map(|&word| u64::from(word)).collect::<Vec<_>>();
     let bits = |values: &[T]| values.iter().map(|value| value.bits()).collect::<Vec<_>>();
@@ -65,8 +65,8 @@ fn buffers<T: Scalar>(a: &Uploaded<T>) -> Vec<(&'static str, Option<Vec<u64>>)> 
 /// Packs on both sides and compares.
 fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, order: Order, packing: Packing, name: &str) {
     let context = format!("{name} in {}, {order:?}, {packing:?}", T::KIND);
-    let host = Uploaded::new(&Host::pack(a.view(), order, packing).unwrap(), gpu).unwrap();
-    let there = DeviceCsr::upload(a.view(), gpu).unwrap();
+    let host = DevicePsell::new(&HostPsell::pack(a.view(), order, packing).unwrap(), gpu).unwrap();
+    let there = CsrSource::upload(a.view(), gpu).unwrap();
     let there = pack(&there, order, packing).unwrap();
     let there = there.unwrap_or_else(|| panic!("{context}: left to the host"));
     for ((what, expected), (_, found)) in buffers(&host).into_iter().zip(buffers(&there)) {
@@ -225,7 +225,8 @@ proptest! {
         if let Some(gpu) = gpu() {
             let row = |r: usize| rows.get(r).cloned().unwrap_or_default();
             let values = ENCODINGS[usize::from(packed)];
-            check(gpu, &matrix(90, row, |k| (k % 7) as f64), order, Packing { values, group, split: long }, "any");
+            let a = matrix(90, row, |k| (k % 7) as f64);
+            check(gpu, &a, order, Packing { values, group, split: long }, "any");
         }
     }
 }
@@ -340,7 +341,8 @@ proptest! {
                 None => vec![],
             };
             let values = ENCODINGS[usize::from(packed)];
-            check(gpu, &matrix(9000, row, |k| (k % 7) as f32), order, Packing { values, group, split: long }, "any");
+            let a = matrix(9000, row, |k| (k % 7) as f32);
+            check(gpu, &a, order, Packing { values, group, split: long }, "any");
         }
     }
 }

@@ -1,25 +1,23 @@
 //! Storage of values: the distinct values, found on the GPU.
 
-use super::super::cuda::Values;
+use super::super::cuda::DeviceValues;
 use super::super::{Coder, ValueEncoding};
 use super::Packer;
 use crate::analysis::value_set::{SLOTS, ValueSet};
+use crate::device::kernels::psell_pack_rows::PackDistinct;
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
 /// Hash table from values to codes, for the kernels.
-pub(super) struct Table {
+pub(super) struct CodeTable {
     keys: Buffer<u64>,
     codes: Buffer<u8>,
 }
 
-impl Table {
-    /// Adds a table, or null for none, to the kernel parameters.
-    pub(super) fn add(table: &Option<Self>, launch: Launch) -> Launch {
-        let (keys, codes) = table
-            .as_ref()
-            .map_or((Ptr::NULL, Ptr::NULL), |table| (table.keys.ptr(), table.codes.ptr()));
-        launch.arg(keys).arg(codes)
+impl CodeTable {
+    /// The addresses of keys and codes of a table, or null for none.
+    pub(super) fn ptrs(table: &Option<Self>) -> (Ptr<u64>, Ptr<u8>) {
+        table.as_ref().map_or((Ptr::NULL, Ptr::NULL), |table| (table.keys.ptr(), table.codes.ptr()))
     }
 }
 
@@ -36,8 +34,9 @@ impl<T: Scalar> Packer<'_, T> {
         let (slots, counts) = (self.work.cleared::<u64>(SLOTS)?, self.work.cleared::<u32>(2)?);
         let most = Launch::over(BLOCKS * self.a.gpu.multiprocessors(), crate::device::BLOCK);
         let over = Launch::over(all.len().min(most.blocks() as usize * most.threads() as usize), 1);
-        let launch = over.arg(all.ptr()).arg(all.len() as u64).arg(slots).arg(counts);
-        // SAFETY: these are the parameters of the kernel.
+        let (values, count) = (all.ptr(), all.len() as u64);
+        let launch = over.with(PackDistinct { values, count, slots, counts });
+        // SAFETY: the table has `SLOTS` places and two counts.
         unsafe { self.work.run("psell_pack_rows", &format!("pack_distinct_{}", T::KIND), launch)? };
         let (mut found, mut found_counts) = (Box::new([0; SLOTS]), [0; 2]);
         self.work.read(counts, &mut found_counts)?;
@@ -47,18 +46,18 @@ impl<T: Scalar> Packer<'_, T> {
     }
 
     /// Uploads the table of a coder with a dictionary.
-    pub(super) fn table(&self, coder: &Coder<T>) -> Result<Option<Table>, Error> {
+    pub(super) fn table(&self, coder: &Coder<T>) -> Result<Option<CodeTable>, Error> {
         let Coder::Dictionary(dictionary) = coder else { return Ok(None) };
         let (keys, codes) = dictionary.table();
-        Ok(Some(Table { keys: self.a.gpu.upload(keys)?, codes: self.a.gpu.upload(codes)? }))
+        Ok(Some(CodeTable { keys: self.a.gpu.upload(keys)?, codes: self.a.gpu.upload(codes)? }))
     }
 
     /// Allocates `len` zeroed values of a coder.
-    pub(super) fn room_for(&self, coder: &Coder<T>, len: usize) -> Result<Values<T>, Error> {
+    pub(super) fn room_for(&self, coder: &Coder<T>, len: usize) -> Result<DeviceValues<T>, Error> {
         Ok(match coder {
-            Coder::Plain | Coder::Narrow(_) => Values::Plain(self.work.output(len)?),
-            Coder::Dictionary(_) => Values::Codes(self.work.output(len)?),
-            Coder::Same(_) => Values::Same,
+            Coder::Plain | Coder::Narrow(_) => DeviceValues::Plain(self.work.output(len)?),
+            Coder::Dictionary(_) => DeviceValues::Codes(self.work.output(len)?),
+            Coder::Same(_) => DeviceValues::Same,
         })
     }
 }

@@ -4,6 +4,9 @@
 use super::super::Header;
 use super::super::constants::PART;
 use super::{LANES, Packer};
+use crate::device::kernels::psell_pack_slices::{
+    PackChooseWide, PackCountWide, PackSlotsWide, PackSurveyWide,
+};
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
@@ -72,22 +75,22 @@ impl<T: Scalar> Packer<'_, T> {
         }
         let blocks = Launch::over(wide.most, LANES as u32).blocks();
         let blocks = blocks.min((BLOCKS * self.a.gpu.multiprocessors()) as u32);
-        let over = Launch::new(blocks, crate::device::BLOCK).arg(self.row_ptr());
-        let col_idx = self.a.col_idx.ptr();
-        let survey = over.arg(col_idx).arg(perm).arg(self.nrows()).arg(self.limit);
-        let count = over.arg(col_idx).arg(self.nrows()).arg(self.ncols()).arg(self.limit);
-        let choose = over.arg(perm).arg(self.nrows()).arg(self.limit).arg(wide.parts).arg(found);
-        let choose = choose.arg(wide.counted).arg(encoded).arg(hashes);
-        // SAFETY: these are the parameters of the kernels; there is room for all parts, and the
-        // caller's promise.
+        let over = Launch::new(blocks, crate::device::BLOCK);
+        let (row_ptr, col_idx) = (self.row_ptr(), self.a.col_idx.ptr());
+        let (nrows, ncols, limit) = (self.nrows(), self.ncols(), self.limit);
+        let Wide { parts, counted, .. } = wide;
+        let survey = PackSurveyWide { row_ptr, col_idx, perm, nrows, limit, parts, found, encoded };
+        let count =
+            PackCountWide { row_ptr, col_idx, nrows, ncols, limit, parts, found, encoded, counted };
+        let choose =
+            PackChooseWide { row_ptr, perm, nrows, limit, parts, found, counted, encoded, hashes };
+        // SAFETY: there is room for all parts, and the caller's promise.
         unsafe {
-            let survey = survey.arg(wide.parts).arg(found).arg(encoded);
-            self.work.run("psell_pack_slices", "pack_survey_wide", survey)?;
+            self.work.run("psell_pack_slices", "pack_survey_wide", over.with(survey))?;
             if perm.address() == 0 {
-                let count = count.arg(wide.parts).arg(found).arg(encoded).arg(wide.counted);
-                self.work.run("psell_pack_slices", "pack_count_wide", count)?;
+                self.work.run("psell_pack_slices", "pack_count_wide", over.with(count))?;
             }
-            self.work.run("psell_pack_slices", "pack_choose_wide", choose)
+            self.work.run("psell_pack_slices", "pack_choose_wide", over.with(choose))
         }
     }
 
@@ -101,14 +104,19 @@ impl<T: Scalar> Packer<'_, T> {
         if chosen.wide.counted.address() == 0 {
             return Ok(());
         }
-        let launch =
-            Launch::over(parts, LANES as u32).arg(self.row_ptr()).arg(self.a.col_idx.ptr());
-        let launch =
-            launch.arg(self.nrows()).arg(self.limit).arg(chosen.headers.ptr()).arg(chosen.owners);
-        let launch =
-            launch.arg(index).arg(chosen.wide.parts).arg(chosen.wide.counted).arg(parts as u32);
-        // SAFETY: these are the parameters of the kernel; there are `parts` parts, and the index
-        // has as many units as were counted.
+        let launch = Launch::over(parts, LANES as u32).with(PackSlotsWide {
+            row_ptr: self.row_ptr(),
+            col_idx: self.a.col_idx.ptr(),
+            nrows: self.nrows(),
+            limit: self.limit,
+            headers: chosen.headers.ptr().cast(),
+            owners: chosen.owners,
+            index: index.cast(),
+            parts: chosen.wide.parts,
+            counted: chosen.wide.counted,
+            count: parts as u32,
+        });
+        // SAFETY: there are `parts` parts, and the index has as many units as were counted.
         unsafe { self.work.run("psell_pack_slices", "pack_slots_wide", launch) }
     }
 }

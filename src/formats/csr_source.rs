@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// A CSR matrix in GPU memory.
 #[derive(Debug)]
-pub(crate) struct DeviceCsr<T> {
+pub(crate) struct CsrSource<T> {
     pub(crate) gpu: Gpu,
     pub(crate) nrows: usize,
     pub(crate) ncols: usize,
@@ -18,7 +18,7 @@ pub(crate) struct DeviceCsr<T> {
     foreign: bool,
 }
 
-impl<T: Scalar> DeviceCsr<T> {
+impl<T: Scalar> CsrSource<T> {
     /// Copies a matrix to GPU memory.
     ///
     /// # Errors

@@ -1,0 +1,8 @@
+//! Parameters of the GPU kernels: a struct for every signature in `kernels/`, made by the build. A
+//! launch that lacks a parameter, or has one of another type, does not compile.
+
+use super::launch::Params;
+use super::{Launch, Out, Ptr};
+use crate::Scalar;
+
+include!(concat!(env!("OUT_DIR"), "/params.rs"));
