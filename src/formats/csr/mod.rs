@@ -28,7 +28,7 @@ use super::{
     Target, Weights, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
-use crate::device::cpu::partition;
+use crate::device::cpu::{first_at_least, partition};
 use crate::device::{BLOCK, Gpu};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_copied};
@@ -250,6 +250,11 @@ impl Offsets {
         }
     }
 
+    /// The first row that begins at entry `entry` or later.
+    fn first_row(&self, entry: usize) -> usize {
+        first_at_least(self.len() - 1, entry as u64, |row| self.get(row) as u64)
+    }
+
     fn new(row_ptr: &[usize]) -> Result<Self, Error> {
         Ok(match Self::width(row_ptr[row_ptr.len() - 1] as u64) {
             4 => Self::Narrow(listed(row_ptr.iter().map(|&p| p as u32))?),
@@ -291,10 +296,7 @@ pub(crate) struct Host<T> {
 
 impl<T: Scalar> HostMatrix<T> for Host<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
-        match &self.row_ptr {
-            Offsets::Narrow(ptr) => cpu::spmv(self, ptr, x, y),
-            Offsets::Wide(ptr) => cpu::spmv(self, ptr, x, y),
-        }
+        cpu::spmv(self, x, y);
     }
 
     fn unpack(&self) -> CsrMatrix<T> {

@@ -54,10 +54,11 @@ impl<T: Scalar> Slices<'_, T> {
         unsafe {
             let mut sums = [V::zero(); G];
             for (k, (&offset, &mask)) in a.offsets.iter().zip(masks).enumerate() {
-                let values = values.as_ptr().add(k * SLICE);
+                let values = values.as_ptr().wrapping_add(k * SLICE);
                 let x = self.x.as_ptr().wrapping_offset(start as isize + offset as isize);
                 for (g, sum) in sums.iter_mut().enumerate() {
-                    let (values, x) = (values.add(g * V::LANES), x.wrapping_add(g * V::LANES));
+                    let (values, x) =
+                        (values.wrapping_add(g * V::LANES), x.wrapping_add(g * V::LANES));
                     match mask >> (g * V::LANES) & V::ALL {
                         0 => {}
                         lanes if lanes == V::ALL => {
