@@ -17,6 +17,7 @@ use super::stopwatch::{Clock, Samples};
 use crate::Error;
 use crate::device::DeviceSpec;
 use crate::formats::{FormatKind, Target};
+use crate::order;
 use statrs::distribution::{ContinuousCDF, Normal};
 
 /// Products of a check, besides a share of the expected ones.
@@ -204,14 +205,16 @@ impl<A: PlanTimer> Check<'_, A> {
     fn plain(&mut self) -> Option<Fastest<A::Packed>> {
         let of_csr = |place: &usize| self.is_csr(*place);
         let mut plain: Vec<usize> = (0..self.candidates.len()).filter(of_csr).collect();
-        plain.sort_by(|&a, &b| self.predicted(a).total_cmp(&self.predicted(b)));
+        order::ascending(&mut plain, &|&place| self.predicted(place));
         let kept = |(i, place): &(usize, usize)| {
             *i < PLAIN || *place == 0 || self.kernel(*place) == "csr.balanced"
         };
         let plain = plain.into_iter().enumerate().filter(kept);
         let mut plain: Vec<usize> = plain.map(|(_, place)| place).collect();
         // The predicted plan is timed in any case.
-        plain.sort_by_key(|&place| place != 0);
+        if let Some(at) = plain.iter().position(|&place| place == 0) {
+            plain[..=at].rotate_right(1);
+        }
         let mut fastest = self.pack(*plain.first()?)?;
         for &place in &plain[1..] {
             if self.products + self.each() > self.limits.products {
