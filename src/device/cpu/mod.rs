@@ -6,7 +6,7 @@ mod strip;
 mod team;
 mod threads;
 
-pub(crate) use raw::{element, read, write};
+pub(crate) use raw::{element, element_at, read, write};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use simd::has_avx2;
 pub(crate) use simd::{Kernel, PADDING, Vector, dispatch, prefetch, set_lanes, widened};
@@ -151,7 +151,7 @@ impl<T: Copy> Output<T> {
     pub(crate) unsafe fn set(self, i: usize, value: T) {
         debug_assert!(i < self.len);
         // SAFETY: the caller's promise.
-        unsafe { self.start.wrapping_add(i).write(value) };
+        unsafe { self.at(i).write(value) };
     }
 
     /// Adds to element `i`.
@@ -191,7 +191,8 @@ impl<T: Copy> Output<T> {
     #[inline(always)]
     pub(crate) unsafe fn at(self, i: usize) -> *mut T {
         debug_assert!(i <= self.len);
-        self.start.wrapping_add(i)
+        // SAFETY: the caller's promise.
+        unsafe { element_at(self.start, i).cast_mut() }
     }
 }
 

@@ -4,7 +4,7 @@
 //! Consecutive columns are detected and `x` is loaded as a whole vector. Measured on Zen 4, one
 //! core, 5-point stencil in f32: 0.39 ns per entry against 0.59.
 
-use super::raw::{element, read, write};
+use super::raw::{element, element_at, read, write};
 pub(crate) use crate::device::constants::PADDING;
 use crate::precision::Narrow;
 use crate::{Scalar, ScalarKind};
@@ -378,7 +378,7 @@ macro_rules! array {
                 let mut lanes = [0; L];
                 for (i, lane) in lanes.iter_mut().enumerate() {
                     // SAFETY: the caller's promise.
-                    *lane = unsafe { read::<N>(p.wrapping_add(i)) }.widen();
+                    *lane = unsafe { read::<N>(element_at(p, i)) }.widen();
                 }
                 lanes
             }
@@ -388,7 +388,7 @@ macro_rules! array {
                 let mut lanes = [0; L];
                 for (at, i) in set_lanes(mask).enumerate() {
                     // SAFETY: the caller's promise.
-                    lanes[i] = unsafe { read::<N>(p.wrapping_add(at)) }.widen();
+                    lanes[i] = unsafe { read::<N>(element_at(p, at)) }.widen();
                 }
                 lanes
             }

@@ -1,6 +1,6 @@
 //! The inner loop of all slot-major formats: several adjacent rows at a time, slot after slot.
 
-use super::raw::element;
+use super::raw::{element, element_at};
 use super::simd::{Vector, prefetch};
 use crate::Scalar;
 
@@ -69,9 +69,9 @@ unsafe fn strip_as<T: Scalar, V: Vector<T>, const G: usize, const CONSECUTIVE: b
                 prefetch(col_idx.wrapping_add(at + slots.ahead));
                 *acc = multiply::<T, V, CONSECUTIVE>(
                     *acc,
-                    values.wrapping_add(at),
+                    element_at(values, at),
                     x,
-                    col_idx.wrapping_add(at),
+                    element_at(col_idx, at),
                 );
             }
         }
@@ -86,17 +86,17 @@ unsafe fn strip_as<T: Scalar, V: Vector<T>, const G: usize, const CONSECUTIVE: b
                         prefetch(col_idx.wrapping_add(at + slots.ahead));
                         *acc = multiply::<T, V, CONSECUTIVE>(
                             *acc,
-                            values.wrapping_add(at),
+                            element_at(values, at),
                             x,
-                            col_idx.wrapping_add(at),
+                            element_at(col_idx, at),
                         );
                     }
                     m => {
                         *acc = acc.mul_add_masked(
                             m,
-                            values.wrapping_add(at),
+                            element_at(values, at),
                             x,
-                            col_idx.wrapping_add(at),
+                            element_at(col_idx, at),
                         )
                     }
                 }
@@ -117,7 +117,7 @@ unsafe fn multiply<T: Scalar, V: Vector<T>, const CONSECUTIVE: bool>(
     // SAFETY: the caller's promise; consecutive columns are each a column of `x`.
     unsafe {
         let x = if CONSECUTIVE && V::consecutive(col) {
-            V::load(x.wrapping_add(element(col, 0) as usize))
+            V::load(element_at(x, element(col, 0) as usize))
         } else {
             V::gather(x, col)
         };

@@ -3,7 +3,7 @@
 
 use super::Host;
 use crate::Scalar;
-use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, element, run_parts};
+use crate::device::cpu::{Kernel, MAX_PARTS, Output, Vector, element, element_at, run_parts};
 use std::ops::Range;
 
 /// `y = A x`, or `y = y + A x` when `ADD`.
@@ -84,8 +84,8 @@ impl<T: Scalar, const ADD: bool> Segments<'_, T, ADD> {
             if whole(*k) {
                 let mut sums = V::zero();
                 while whole(*k) {
-                    let x = V::gather(x.as_ptr(), col_idx.as_ptr().wrapping_add(*k));
-                    sums = sums.mul_add(V::load(values.as_ptr().wrapping_add(*k)), x);
+                    let x = V::gather(x.as_ptr(), element_at(col_idx.as_ptr(), *k));
+                    sums = sums.mul_add(V::load(element_at(values.as_ptr(), *k)), x);
                     *k += V::LANES;
                 }
                 sum = sums.sum();

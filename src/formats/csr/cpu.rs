@@ -3,7 +3,7 @@
 use super::{Host, Offsets, Plan};
 use crate::Scalar;
 use crate::device::cpu::{
-    Kernel, MAX_PARTS, Output, Vector, dispatch, element, for_each_part, prefetch,
+    Kernel, MAX_PARTS, Output, Vector, dispatch, element, element_at, for_each_part, prefetch,
 };
 use std::ops::Range;
 
@@ -207,20 +207,20 @@ impl<T: Scalar> Rows<'_, T> {
             while k + vectors * V::LANES <= entries.end {
                 for sum in sums.iter_mut().take(vectors) {
                     ask_ahead_of(self.block.values, self.block.col_idx, k);
-                    let col = cols.wrapping_add(k);
+                    let col = element_at(cols, k);
                     let x = if V::consecutive(col) {
-                        V::load(x.wrapping_add(element(col, 0) as usize))
+                        V::load(element_at(x, element(col, 0) as usize))
                     } else {
                         V::gather(x, col)
                     };
-                    *sum = sum.mul_add(V::load(values.wrapping_add(k)), x);
+                    *sum = sum.mul_add(V::load(element_at(values, k)), x);
                     k += V::LANES;
                 }
             }
             while k < entries.end {
                 let lanes = V::LANES.min(entries.end - k);
                 let mask = (1u32 << lanes) - 1;
-                let (values, cols) = (values.wrapping_add(k), cols.wrapping_add(k));
+                let (values, cols) = (element_at(values, k), element_at(cols, k));
                 sums[0] = sums[0].mul_add_masked(mask, values, x, cols);
                 k += lanes;
             }

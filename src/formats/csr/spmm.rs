@@ -3,7 +3,9 @@
 use super::cpu::{RowBlock, ask_ahead_of, for_each_block};
 use super::{Host, Plan};
 use crate::Scalar;
-use crate::device::cpu::{Kernel, Output, Vector, dispatch, element, for_each_part, read, write};
+use crate::device::cpu::{
+    Kernel, Output, Vector, dispatch, element, element_at, for_each_part, read, write,
+};
 use crate::formats::HostSpmm;
 use std::ops::Range;
 
@@ -136,7 +138,7 @@ impl<T: Scalar> Rows<'_, T> {
         // SAFETY: the caller's promise; columns of a checked matrix are those of `x`.
         unsafe {
             let col = element(self.a.col_idx.as_ptr(), k) as usize;
-            let x = self.vectors.x.as_ptr().wrapping_add(col * self.vectors.stride + first);
+            let x = element_at(self.vectors.x.as_ptr(), col * self.vectors.stride + first);
             (element(self.a.values.as_ptr(), k), x)
         }
     }
@@ -165,7 +167,7 @@ impl<T: Scalar> Rows<'_, T> {
                     let (value, x) = self.entry(k + u, first);
                     let value = V::splat(value);
                     for (g, sum) in sums.iter_mut().enumerate() {
-                        *sum = sum.mul_add(value, V::load(x.wrapping_add(g * V::LANES)));
+                        *sum = sum.mul_add(value, V::load(element_at(x, g * V::LANES)));
                     }
                 }
                 k += U;
@@ -175,14 +177,14 @@ impl<T: Scalar> Rows<'_, T> {
                 let (value, x) = self.entry(k, first);
                 let value = V::splat(value);
                 for (g, sum) in total[0].iter_mut().enumerate() {
-                    *sum = sum.mul_add(value, V::load(x.wrapping_add(g * V::LANES)));
+                    *sum = sum.mul_add(value, V::load(element_at(x, g * V::LANES)));
                 }
             }
             for (g, total) in total[0].iter_mut().enumerate() {
                 for other in others.iter() {
                     *total = total.mul_add(V::splat(T::ONE), other[g]);
                 }
-                total.store(to.wrapping_add(first + g * V::LANES));
+                total.store(element_at(to, first + g * V::LANES).cast_mut());
             }
         }
     }
@@ -222,7 +224,7 @@ impl<T: Scalar> Rows<'_, T> {
             for other in others.iter() {
                 total[0].iter_mut().zip(other).for_each(|(total, &other)| *total += other);
             }
-            write(to.wrapping_add(first), total[0]);
+            write(element_at(to, first).cast_mut(), total[0]);
         }
     }
 }

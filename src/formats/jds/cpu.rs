@@ -169,7 +169,10 @@ impl<T: Scalar> Sections<'_, T> {
         // SAFETY: the rows exist, so their slots do; the masks exclude padding.
         unsafe {
             let sums: [V; G] = strip(self.slots, s.full, s.width, offset, |k, lane| {
-                V::present(self.slots.col_idx.as_ptr().wrapping_add(offset(k) + lane))
+                V::present(crate::device::cpu::element_at(
+                    self.slots.col_idx.as_ptr(),
+                    offset(k) + lane,
+                ))
             });
             scatter(&sums, &self.a.perm, row..row + G * V::LANES, self.y);
         }

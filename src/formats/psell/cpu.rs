@@ -6,7 +6,7 @@ use super::index::{Kind, LANES, Shape};
 use super::long::{LongRows, entries};
 use super::slice::Slice;
 use crate::device::cpu::{
-    Kernel, MAX_PARTS, Output, Vector, element, prefetch, run_parts, widened,
+    Kernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, run_parts, widened,
 };
 use crate::precision::{Bf16, F16, Narrow};
 use crate::{Precision, Scalar, ScalarKind};
@@ -140,12 +140,12 @@ impl<T: Scalar> Source<T> for Plain<T> {
 
     #[inline(always)]
     unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::load(self.0.wrapping_add(at)) }
+        unsafe { V::load(element_at(self.0, at)) }
     }
 
     #[inline(always)]
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::expand(mask, self.0.wrapping_add(at)) }
+        unsafe { V::expand(mask, element_at(self.0, at)) }
     }
 
     #[inline(always)]
@@ -164,12 +164,12 @@ impl<T: Scalar> Source<T> for Codes<T> {
 
     #[inline(always)]
     unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::gather_at(V::ALL, self.1, V::indices(self.0.wrapping_add(at))) }
+        unsafe { V::gather_at(V::ALL, self.1, V::indices(element_at(self.0, at))) }
     }
 
     #[inline(always)]
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::gather_at(mask, self.1, V::expand_indices(mask, self.0.wrapping_add(at))) }
+        unsafe { V::gather_at(mask, self.1, V::expand_indices(mask, element_at(self.0, at))) }
     }
 
     #[inline(always)]
@@ -188,12 +188,12 @@ impl<T: Scalar, N: Narrow> Source<T> for Widened<N> {
 
     #[inline(always)]
     unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::widen(self.0.wrapping_add(at)) }
+        unsafe { V::widen(element_at(self.0, at)) }
     }
 
     #[inline(always)]
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::widen_expanded(mask, self.0.wrapping_add(at)) }
+        unsafe { V::widen_expanded(mask, element_at(self.0, at)) }
     }
 
     #[inline(always)]
@@ -328,7 +328,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
             let mut sums = [V::zero(); G];
             for _ in 0..slice.shape.full {
                 for (g, sum) in sums.iter_mut().enumerate() {
-                    let from = indices.wrapping_add(g * V::LANES * bytes);
+                    let from = element_at(indices, g * V::LANES * bytes);
                     if g == 0 || V::LANES * bytes >= ASK_BYTES {
                         prefetch(from.wrapping_add(AHEAD * bytes));
                     }
@@ -344,7 +344,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                         *sum = sum.mul_add(self.values.load(at), x);
                     }
                 }
-                indices = indices.wrapping_add(LANES * bytes);
+                indices = element_at(indices, LANES * bytes);
                 at += R * LANES;
             }
             for &lanes in slice.masks {
@@ -352,7 +352,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                 let mut before = 0;
                 for (g, sum) in sums.iter_mut().enumerate() {
                     let mask = lanes >> (g * V::LANES) & V::ALL;
-                    let from = indices.wrapping_add(before * bytes);
+                    let from = element_at(indices, before * bytes);
                     let index = match kind {
                         Kind::Relative8 => V::expand_indices(mask, from),
                         Kind::Relative16 => V::expand_indices(mask, from.cast::<u16>()),
@@ -368,7 +368,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                     }
                     before += mask.count_ones() as usize;
                 }
-                indices = indices.wrapping_add(count * bytes);
+                indices = element_at(indices, count * bytes);
                 at += R * count;
             }
             sums
@@ -406,7 +406,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         unsafe {
             let to = if whole { self.y.at(s * LANES) } else { lanes.as_mut_ptr() };
             for (g, sum) in sums.into_iter().enumerate() {
-                sum.store(to.wrapping_add(g * V::LANES));
+                sum.store(element_at(to, g * V::LANES).cast_mut());
             }
             if !whole {
                 self.store_lanes(s, &lanes);
@@ -490,7 +490,7 @@ impl<T: Scalar, S: Source<T>> Long<'_, T, S> {
                 for sum in &mut sums {
                     self.values.ask_ahead_of(k);
                     prefetch(cols.wrapping_add(k + AHEAD));
-                    let x = V::gather_at(V::ALL, x, V::indices(cols.wrapping_add(k)));
+                    let x = V::gather_at(V::ALL, x, V::indices(element_at(cols, k)));
                     *sum = sum.mul_add(self.values.load(k), x);
                     k += V::LANES;
                 }

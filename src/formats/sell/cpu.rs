@@ -2,7 +2,7 @@
 
 use super::Host;
 use crate::Scalar;
-use crate::device::cpu::{Kernel, Output, Slots, Vector, element, run_parts, strip};
+use crate::device::cpu::{Kernel, Output, Slots, Vector, element, element_at, run_parts, strip};
 use std::ops::Range;
 
 /// Prefetch distance in slots, used where gathers leave the hardware prefetcher too little room;
@@ -78,7 +78,7 @@ impl<T: Scalar> Slices<'_, T> {
                 a.full[s] as usize,
                 width,
                 |k| start + k * a.c,
-                |k, lane| V::present(a.col_idx.as_ptr().wrapping_add(start + k * a.c + lane)),
+                |k, lane| V::present(element_at(a.col_idx.as_ptr(), start + k * a.c + lane)),
             );
             for (g, sums) in sums.iter().enumerate() {
                 let first = lane + g * V::LANES;
