@@ -122,6 +122,7 @@ pub mod formats;
 pub mod matrix;
 mod memory;
 mod op;
+mod order;
 mod parallel;
 mod precision;
 mod scalar;

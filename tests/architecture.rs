@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The modules from the bottom to the top. A module may import from itself and from lower layers,
 /// not from its neighbours.
 const LAYERS: [&[&str]; 7] = [
-    &["error", "files", "memory", "parallel", "precision", "scalar", "trace"],
+    &["error", "files", "memory", "order", "parallel", "precision", "scalar", "trace"],
     &["matrix"],
     &["device"],
     &["analysis"],

@@ -8,6 +8,7 @@
 //! sums of those of its parts.
 
 use super::histogram::Counts;
+use crate::order;
 
 /// Rows of the smallest window.
 const BLOCK: usize = 128;
@@ -208,7 +209,7 @@ impl Window {
             // Long lengths by rank: the first row of a slice is its width, the last row is the
             // length that all of its rows have.
             let beyond = |length: u32| u64::from(length) - (SHORT as u64 - 1);
-            self.long.sort_unstable_by(|a, b| b.cmp(a));
+            order::descending(&mut self.long);
             let wide: u64 = self.long.iter().step_by(c).copied().map(beyond).sum();
             let full: u64 = self.long.iter().skip(c - 1).step_by(c).copied().map(beyond).sum();
             (widths, ragged) = (widths + wide, ragged + wide - full);

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::memory::try_zeroed;
+use crate::order;
 use crate::parallel::{self, SparePool};
 use std::ops::{Range, RangeInclusive};
 
@@ -39,7 +40,7 @@ pub(crate) fn sorted_in_windows(
             window.iter_mut().zip(sorted).for_each(|(row, i)| *row = rows.start + i);
         } else {
             window.iter_mut().zip(rows.clone()).for_each(|(place, row)| *place = row);
-            window.sort_by_key(|&row| std::cmp::Reverse(lengths[(row - rows.start) as usize]));
+            order::longest_first(window, rows.start, lengths);
         }
         Ok(())
     };

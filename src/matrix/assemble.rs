@@ -7,6 +7,7 @@
 
 use super::CsrMatrix;
 use crate::memory::{filled, try_zeroed};
+use crate::order;
 use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar};
 
@@ -178,7 +179,7 @@ fn fill_bucket<T: Scalar>(
     for (row_end, &end) in row_ends.iter_mut().zip(&*next) {
         let row = &mut entries[start..end];
         if !row.is_sorted_by_key(|e| e.0) {
-            row.sort_by_key(|e| e.0);
+            order::by_column(row);
         }
         let row_start = kept;
         for &mut (col, value) in row {

@@ -10,6 +10,7 @@ use super::profile::Profile;
 use crate::analysis::{Analysis, Distinct};
 use crate::device::DeviceSpec;
 use crate::formats::{Plan, Target};
+use crate::order;
 use crate::{Error, ExactIn, ScalarKind};
 use std::borrow::Cow;
 
@@ -188,7 +189,7 @@ pub fn select(
     };
     let mut winner = candidates.remove(chosen);
     // A stable sort: equal times keep the order of the formats.
-    candidates.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    order::ascending(&mut candidates, &time);
     for candidate in &mut candidates {
         let ratio = time(candidate) / time(&winner);
         if ratio > 1.0 + TIE_BAND && ratio.is_finite() {

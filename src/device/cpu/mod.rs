@@ -1,13 +1,15 @@
 //! Code shared by all CPU kernels: SIMD vectors, and the partition of work for the threads.
 
+mod raw;
 mod simd;
 mod strip;
 mod team;
 mod threads;
 
+pub(crate) use raw::{element, element_at, read, write};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use simd::has_avx2;
-pub(crate) use simd::{CpuKernel, LaneIndex, PADDING, Vector, prefetch, set_lanes, widened};
+pub(crate) use simd::{CpuKernel, PADDING, Vector, dispatch, prefetch, set_lanes, widened};
 pub(crate) use strip::{Slots, strip};
 pub(crate) use threads::prepare_threads;
 
@@ -118,7 +120,7 @@ fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
 /// The requirements of [`CpuKernel::run`] of `kernel` hold for every part.
 pub(crate) unsafe fn run_parts<T: Scalar>(parts: &[usize], kernel: &(impl CpuKernel<T> + Sync)) {
     // SAFETY: the caller vouches for the kernel.
-    for_each_part(parts, |range| unsafe { simd::dispatch(kernel, range) });
+    for_each_part(parts, |range| unsafe { dispatch(kernel, range) });
 }
 
 /// A vector that several threads write, each thread its own elements.
@@ -149,7 +151,7 @@ impl<T: Copy> Output<T> {
     pub(crate) unsafe fn set(self, i: usize, value: T) {
         debug_assert!(i < self.len);
         // SAFETY: the caller's promise.
-        unsafe { self.start.add(i).write(value) };
+        unsafe { self.at(i).write(value) };
     }
 
     /// Adds to element `i`.
@@ -164,7 +166,21 @@ impl<T: Copy> Output<T> {
     {
         debug_assert!(i < self.len);
         // SAFETY: the caller's promise.
-        unsafe { *self.start.add(i) += value };
+        unsafe {
+            let mut sum = element(self.start, i);
+            sum += value;
+            self.set(i, sum);
+        }
+    }
+
+    /// The elements from `i` on.
+    ///
+    /// # Safety
+    ///
+    /// The borrowed vector has at least `i` elements and is alive.
+    pub(crate) unsafe fn skip(self, i: usize) -> Self {
+        debug_assert!(i <= self.len);
+        Self { start: self.start.wrapping_add(i), len: self.len - i }
     }
 
     /// Returns the address of element `i`, for a vector store.
@@ -176,7 +192,7 @@ impl<T: Copy> Output<T> {
     pub(crate) unsafe fn at(self, i: usize) -> *mut T {
         debug_assert!(i <= self.len);
         // SAFETY: the caller's promise.
-        unsafe { self.start.add(i) }
+        unsafe { element_at(self.start, i).cast_mut() }
     }
 }
 

@@ -4,6 +4,7 @@
 //! Consecutive columns are detected and `x` is loaded as a whole vector. Measured on Zen 4, one
 //! core, 5-point stencil in f32: 0.39 ns per entry against 0.59.
 
+use super::raw::{element, element_at, read, write};
 pub(crate) use crate::device::constants::PADDING;
 use crate::precision::Narrow;
 use crate::{Scalar, ScalarKind};
@@ -272,7 +273,7 @@ macro_rules! array {
             #[$($inline)+]
             unsafe fn load(p: *const T) -> Self {
                 // SAFETY: the caller's promise.
-                Self(unsafe { p.cast::<[T; L]>().read_unaligned() })
+                Self(unsafe { read(p) })
             }
 
             #[$($inline)+]
@@ -280,7 +281,7 @@ macro_rules! array {
                 let mut lanes = [T::ZERO; L];
                 for (i, lane) in lanes.iter_mut().enumerate() {
                     // SAFETY: the caller's promise.
-                    *lane = unsafe { *x.add(*col.add(i) as usize) };
+                    *lane = unsafe { element(x, element(col, i) as usize) };
                 }
                 Self(lanes)
             }
@@ -288,7 +289,7 @@ macro_rules! array {
             #[$($inline)+]
             unsafe fn consecutive(col: *const u32) -> bool {
                 // SAFETY: the caller's promise.
-                let col = unsafe { col.cast::<[u32; L]>().read_unaligned() };
+                let col: [u32; L] = unsafe { read(col) };
                 let mut same = true;
                 for i in 0..L {
                     same &= col[i] == col[0].wrapping_add(i as u32);
@@ -299,13 +300,13 @@ macro_rules! array {
             #[$($inline)+]
             unsafe fn present(col: *const u32) -> u32 {
                 // SAFETY: the caller's promise.
-                (0..L).fold(0, |m, i| m | u32::from(unsafe { *col.add(i) } != PADDING) << i)
+                (0..L).fold(0, |m, i| m | u32::from(unsafe { element(col, i) } != PADDING) << i)
             }
 
             #[$($inline)+]
             unsafe fn longer(row_len: *const u32, k: u32) -> u32 {
                 // SAFETY: the caller's promise.
-                (0..L).fold(0, |m, i| m | u32::from(unsafe { *row_len.add(i) } > k) << i)
+                (0..L).fold(0, |m, i| m | u32::from(unsafe { element(row_len, i) } > k) << i)
             }
 
             #[$($inline)+]
@@ -326,7 +327,7 @@ macro_rules! array {
             ) -> Self {
                 for i in set_lanes(mask) {
                     // SAFETY: the caller's promise, for the lanes of the mask.
-                    self.0[i] += unsafe { *values.add(i) * *x.add(*col.add(i) as usize) };
+                    self.0[i] += unsafe { element(values, i) * element(x, element(col, i) as usize) };
                 }
                 self
             }
@@ -340,7 +341,7 @@ macro_rules! array {
             unsafe fn load_masked(mask: u32, p: *const T) -> Self {
                 let mut lanes = [T::ZERO; L];
                 // SAFETY: the caller's promise, for the lanes of the mask.
-                set_lanes(mask).for_each(|i| lanes[i] = unsafe { *p.wrapping_add(i) });
+                set_lanes(mask).for_each(|i| lanes[i] = unsafe { element(p, i) });
                 Self(lanes)
             }
 
@@ -348,7 +349,7 @@ macro_rules! array {
             unsafe fn expand(mask: u32, p: *const T) -> Self {
                 let mut lanes = [T::ZERO; L];
                 // SAFETY: the caller's promise.
-                set_lanes(mask).enumerate().for_each(|(at, i)| lanes[i] = unsafe { *p.add(at) });
+                set_lanes(mask).enumerate().for_each(|(at, i)| lanes[i] = unsafe { element(p, at) });
                 Self(lanes)
             }
 
@@ -357,7 +358,7 @@ macro_rules! array {
                 let mut lanes = [T::ZERO; L];
                 for (i, lane) in lanes.iter_mut().enumerate() {
                     // SAFETY: the caller's promise.
-                    *lane = widened(unsafe { p.add(i).read() });
+                    *lane = widened(unsafe { element(p, i) });
                 }
                 Self(lanes)
             }
@@ -367,7 +368,7 @@ macro_rules! array {
                 let mut lanes = [T::ZERO; L];
                 for (at, i) in set_lanes(mask).enumerate() {
                     // SAFETY: the caller's promise.
-                    lanes[i] = widened(unsafe { p.add(at).read() });
+                    lanes[i] = widened(unsafe { element(p, at) });
                 }
                 Self(lanes)
             }
@@ -377,7 +378,7 @@ macro_rules! array {
                 let mut lanes = [0; L];
                 for (i, lane) in lanes.iter_mut().enumerate() {
                     // SAFETY: the caller's promise.
-                    *lane = unsafe { p.add(i).read_unaligned() }.widen();
+                    *lane = unsafe { read::<N>(element_at(p, i)) }.widen();
                 }
                 lanes
             }
@@ -387,7 +388,7 @@ macro_rules! array {
                 let mut lanes = [0; L];
                 for (at, i) in set_lanes(mask).enumerate() {
                     // SAFETY: the caller's promise.
-                    lanes[i] = unsafe { p.add(at).read_unaligned() }.widen();
+                    lanes[i] = unsafe { read::<N>(element_at(p, at)) }.widen();
                 }
                 lanes
             }
@@ -399,11 +400,11 @@ macro_rules! array {
                 unsafe {
                     if mask == Self::ALL {
                         for i in 0..L {
-                            lanes[i] = *x.wrapping_add(indices[i] as usize);
+                            lanes[i] = element(x, indices[i] as usize);
                         }
                     } else {
                         for i in set_lanes(mask) {
-                            lanes[i] = *x.wrapping_add(indices[i] as usize);
+                            lanes[i] = element(x, indices[i] as usize);
                         }
                     }
                 }
@@ -419,7 +420,7 @@ macro_rules! array {
             #[$($inline)+]
             unsafe fn store(self, p: *mut T) {
                 // SAFETY: the caller's promise.
-                unsafe { p.cast::<[T; L]>().write_unaligned(self.0) };
+                unsafe { write(p, self.0) };
             }
 
             #[$($inline)+]

@@ -1,5 +1,6 @@
 //! The inner loop of all slot-major formats: several adjacent rows at a time, slot after slot.
 
+use super::raw::{element, element_at};
 use super::simd::{Vector, prefetch};
 use crate::Scalar;
 
@@ -66,7 +67,12 @@ unsafe fn strip_as<T: Scalar, V: Vector<T>, const G: usize, const CONSECUTIVE: b
                 let at = start + g * V::LANES;
                 prefetch(values.wrapping_add(at + slots.ahead));
                 prefetch(col_idx.wrapping_add(at + slots.ahead));
-                *acc = multiply::<T, V, CONSECUTIVE>(*acc, values.add(at), x, col_idx.add(at));
+                *acc = multiply::<T, V, CONSECUTIVE>(
+                    *acc,
+                    element_at(values, at),
+                    x,
+                    element_at(col_idx, at),
+                );
             }
         }
         for k in full..width {
@@ -78,10 +84,21 @@ unsafe fn strip_as<T: Scalar, V: Vector<T>, const G: usize, const CONSECUTIVE: b
                     m if m == V::ALL => {
                         prefetch(values.wrapping_add(at + slots.ahead));
                         prefetch(col_idx.wrapping_add(at + slots.ahead));
-                        *acc =
-                            multiply::<T, V, CONSECUTIVE>(*acc, values.add(at), x, col_idx.add(at));
+                        *acc = multiply::<T, V, CONSECUTIVE>(
+                            *acc,
+                            element_at(values, at),
+                            x,
+                            element_at(col_idx, at),
+                        );
                     }
-                    m => *acc = acc.mul_add_masked(m, values.add(at), x, col_idx.add(at)),
+                    m => {
+                        *acc = acc.mul_add_masked(
+                            m,
+                            element_at(values, at),
+                            x,
+                            element_at(col_idx, at),
+                        )
+                    }
                 }
             }
         }
@@ -100,7 +117,7 @@ unsafe fn multiply<T: Scalar, V: Vector<T>, const CONSECUTIVE: bool>(
     // SAFETY: the caller's promise; consecutive columns are each a column of `x`.
     unsafe {
         let x = if CONSECUTIVE && V::consecutive(col) {
-            V::load(x.add(*col as usize))
+            V::load(element_at(x, element(col, 0) as usize))
         } else {
             V::gather(x, col)
         };

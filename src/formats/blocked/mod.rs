@@ -53,6 +53,7 @@ use super::{
 use crate::analysis::{Analysis, Blocks};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::order;
 use crate::{Error, Scalar, ScalarKind};
 use constants::{BATCHES, LANE};
 use std::fmt::{self, Display};
@@ -464,7 +465,7 @@ impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
         });
         let (mut col_idx, mut values) = (vec![0; entries.len()], vec![T::ZERO; entries.len()]);
         for row in row_ptr.windows(2).map(|ends| ends[0]..ends[1]) {
-            entries[row.clone()].sort_by_key(|entry| entry.0);
+            order::by_column(&mut entries[row.clone()]);
             for (k, &(col, value)) in row.clone().zip(&entries[row.clone()]) {
                 let at = self.order.get(k).map_or(k, |&position| row.start + position as usize);
                 (col_idx[at], values[at]) = (col, value);

@@ -3,7 +3,7 @@
 
 use super::HostCoo;
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, run_parts};
+use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, element, element_at, run_parts};
 use std::ops::Range;
 
 /// `y = A x`, or `y = y + A x` when `ADD`.
@@ -78,20 +78,21 @@ impl<T: Scalar, const ADD: bool> CooKernel<'_, T, ADD> {
         // SAFETY: `end` lies inside the arrays; columns of a checked matrix are inside `x`.
         unsafe {
             // Rows are sorted: if the last lane has this row, all lanes have.
-            let whole =
-                |k: usize| k + V::LANES <= end && *row_idx.get_unchecked(k + V::LANES - 1) == row;
+            let whole = |k: usize| {
+                k + V::LANES <= end && element(row_idx.as_ptr(), k + V::LANES - 1) == row
+            };
             if whole(*k) {
                 let mut sums = V::zero();
                 while whole(*k) {
-                    let x = V::gather(x.as_ptr(), col_idx.as_ptr().add(*k));
-                    sums = sums.mul_add(V::load(values.as_ptr().add(*k)), x);
+                    let x = V::gather(x.as_ptr(), element_at(col_idx.as_ptr(), *k));
+                    sums = sums.mul_add(V::load(element_at(values.as_ptr(), *k)), x);
                     *k += V::LANES;
                 }
                 sum = sums.sum();
             }
-            while *k < end && *row_idx.get_unchecked(*k) == row {
-                sum += *values.get_unchecked(*k)
-                    * *x.get_unchecked(*col_idx.get_unchecked(*k) as usize);
+            while *k < end && element(row_idx.as_ptr(), *k) == row {
+                let col = element(col_idx.as_ptr(), *k) as usize;
+                sum += element(values.as_ptr(), *k) * element(x.as_ptr(), col);
                 *k += 1;
             }
         }

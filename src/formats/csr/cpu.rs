@@ -1,8 +1,10 @@
 //! CSR on the CPU.
 
-use super::{CsrPlan, HostCsr};
+use super::{CsrPlan, HostCsr, RowOffsets};
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, prefetch, run_parts};
+use crate::device::cpu::{
+    CpuKernel, MAX_PARTS, Output, Vector, dispatch, element, element_at, for_each_part, prefetch,
+};
 use std::ops::Range;
 
 /// Prefetch distance in entries. Measured on Zen 4, 64 to 512 are alike and a tenth faster than no
@@ -13,25 +15,6 @@ const AHEAD: usize = 64;
 /// is prefetched repeatedly.
 const STEP_BYTES: usize = 32;
 
-/// An offset of either width.
-pub(super) trait Offset: Copy + Send + Sync {
-    fn get(self) -> usize;
-}
-
-impl Offset for u32 {
-    #[inline(always)]
-    fn get(self) -> usize {
-        self as usize
-    }
-}
-
-impl Offset for u64 {
-    #[inline(always)]
-    fn get(self) -> usize {
-        self as usize
-    }
-}
-
 /// Prefetches the entries that follow entry `k` at a distance of [`AHEAD`].
 #[inline(always)]
 pub(super) fn ask_ahead_of<T>(values: &[T], col_idx: &[u32], k: usize) {
@@ -39,44 +22,114 @@ pub(super) fn ask_ahead_of<T>(values: &[T], col_idx: &[u32], k: usize) {
     prefetch(col_idx.as_ptr().wrapping_add(k + AHEAD));
 }
 
-/// `y = A x` with offsets of one width.
-pub(super) fn spmv<T: Scalar, O: Offset>(a: &HostCsr<T>, row_ptr: &[O], x: &[T], y: &mut [T]) {
-    let rows = CsrArrays { row_ptr, col_idx: &a.col_idx, values: &a.values, x, y: Output::new(y) };
-    let parts = &a.arrangement.parts;
-    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
-    unsafe {
-        match a.arrangement.plan {
-            CsrPlan::Scalar => run_parts(parts, &RowSums::<_, _, 1>(rows)),
-            CsrPlan::Vector(2) => run_parts(parts, &RowSums::<_, _, 2>(rows)),
-            CsrPlan::Vector(4) => run_parts(parts, &RowSums::<_, _, 4>(rows)),
-            CsrPlan::Vector(8) => run_parts(parts, &RowSums::<_, _, 8>(rows)),
-            CsrPlan::Vector(16) => run_parts(parts, &RowSums::<_, _, 16>(rows)),
-            CsrPlan::Vector(_) => run_parts(parts, &RowSums::<_, _, 32>(rows)),
-            CsrPlan::Balanced => balanced(rows, parts, y.len()),
+/// CsrArrays whose offsets fit into 32 bits: those of the matrix, or a few of a larger one.
+#[derive(Clone, Copy)]
+pub(super) struct RowBlock<'a, T> {
+    /// Row of the matrix from which the rows of the block are counted.
+    pub(super) first_row: usize,
+    /// Entry of the matrix from which the entries of the block are counted.
+    first_entry: usize,
+    pub(super) row_ptr: &'a [u32],
+    pub(super) col_idx: &'a [u32],
+    pub(super) values: &'a [T],
+}
+
+/// CsrArrays of a block with 64-bit offsets in the matrix.
+const BLOCK_ROWS: usize = if cfg!(test) { 2 } else { 512 };
+
+/// Calls `multiply(block, rows)` for the blocks that together have these rows of the matrix; its
+/// rows are counted in the block.
+///
+/// The kernels are compiled for 32-bit offsets alone. Wider ones are converted, which costs far
+/// less than it takes to read the entries of so large a matrix.
+pub(super) fn for_each_block<T>(
+    a: &HostCsr<T>,
+    rows: Range<usize>,
+    multiply: &dyn Fn(RowBlock<'_, T>, Range<usize>),
+) {
+    let row_ptr = match &a.row_ptr {
+        RowOffsets::Narrow(row_ptr) => {
+            let (col_idx, values) = (&a.col_idx, &a.values);
+            return multiply(
+                RowBlock { first_row: 0, first_entry: 0, row_ptr, col_idx, values },
+                rows,
+            );
         }
+        RowOffsets::Wide(row_ptr) => row_ptr,
+    };
+    let mut offsets = [0; BLOCK_ROWS + 1];
+    let mut first_row = rows.start;
+    while first_row < rows.end {
+        let first_entry = row_ptr[first_row] as usize;
+        let ends = &row_ptr[first_row + 1..=rows.end.min(first_row + BLOCK_ROWS)];
+        let mut len = 0;
+        for &end in ends {
+            let Ok(end) = u32::try_from(end - first_entry as u64) else { break };
+            len += 1;
+            offsets[len] = end;
+        }
+        assert!(len > 0, "a row has fewer than 2³² columns");
+        let block = RowBlock {
+            first_row,
+            first_entry,
+            row_ptr: &offsets[..=len],
+            col_idx: &a.col_idx[first_entry..],
+            values: &a.values[first_entry..],
+        };
+        multiply(block, 0..len);
+        first_row += len;
     }
 }
 
-/// Borrowed arrays of an SpMV.
+/// `y = A x`.
+pub(super) fn spmv<T: Scalar>(a: &HostCsr<T>, x: &[T], y: &mut [T]) {
+    let parts = &a.arrangement.parts;
+    let multiply = match a.arrangement.plan {
+        CsrPlan::Scalar => sums::<T, 1>,
+        CsrPlan::Vector(2) => sums::<T, 2>,
+        CsrPlan::Vector(4) => sums::<T, 4>,
+        CsrPlan::Vector(8) => sums::<T, 8>,
+        CsrPlan::Vector(16) => sums::<T, 16>,
+        CsrPlan::Vector(_) => sums::<T, 32>,
+        CsrPlan::Balanced => return balanced(a, parts, x, y),
+    };
+    let y = Output::new(y);
+    for_each_part(parts, |rows| {
+        // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
+        for_each_block(a, rows, &|block, rows| unsafe {
+            multiply(CsrArrays { block, x, y: y.skip(block.first_row) }, rows);
+        });
+    });
+}
+
+/// Borrowed arrays of an SpMV, from the first row of the block on.
 #[derive(Clone, Copy)]
-struct CsrArrays<'a, T, O> {
-    row_ptr: &'a [O],
-    col_idx: &'a [u32],
-    values: &'a [T],
+struct CsrArrays<'a, T> {
+    block: RowBlock<'a, T>,
     x: &'a [T],
     y: Output<T>,
 }
 
-/// Kernel with `W` running sums per row; a range is a range of rows.
-struct RowSums<'a, T, O, const W: usize>(CsrArrays<'a, T, O>);
+/// Multiplies a range of rows with `W` running sums per row.
+///
+/// # Safety
+///
+/// The rows are those of a checked matrix, and only this call writes them.
+unsafe fn sums<T: Scalar, const W: usize>(rows: CsrArrays<'_, T>, range: Range<usize>) {
+    // SAFETY: the caller's promise.
+    unsafe { dispatch(&RowSums::<_, W>(rows), range) };
+}
 
-impl<T: Scalar, O: Offset, const W: usize> CpuKernel<T> for RowSums<'_, T, O, W> {
+/// Kernel of [`sums`]; a range is a range of rows.
+struct RowSums<'a, T, const W: usize>(CsrArrays<'a, T>);
+
+impl<T: Scalar, const W: usize> CpuKernel<T> for RowSums<'_, T, W> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
-        let CsrArrays { row_ptr, y, .. } = self.0;
-        let mut start = row_ptr[range.start].get();
+        let CsrArrays { block: RowBlock { row_ptr, .. }, y, .. } = self.0;
+        let mut start = row_ptr[range.start] as usize;
         for row in range {
-            let end = row_ptr[row + 1].get();
+            let end = row_ptr[row + 1] as usize;
             // SAFETY: the entries are those of the row, and only this part writes it.
             unsafe { y.set(row, self.0.dot::<V, W>(start..end)) };
             start = end;
@@ -84,7 +137,7 @@ impl<T: Scalar, O: Offset, const W: usize> CpuKernel<T> for RowSums<'_, T, O, W>
     }
 }
 
-impl<T: Scalar, O: Offset> CsrArrays<'_, T, O> {
+impl<T: Scalar> CsrArrays<'_, T> {
     /// Returns the sum of `values[k] · x[col_idx[k]]` over `entries`, in `W` running sums.
     ///
     /// # Safety
@@ -106,8 +159,8 @@ impl<T: Scalar, O: Offset> CsrArrays<'_, T, O> {
     unsafe fn term(&self, k: usize) -> T {
         // SAFETY: as `dot`.
         unsafe {
-            *self.values.get_unchecked(k)
-                * *self.x.get_unchecked(*self.col_idx.get_unchecked(k) as usize)
+            let col = element(self.block.col_idx.as_ptr(), k) as usize;
+            element(self.block.values.as_ptr(), k) * element(self.x.as_ptr(), col)
         }
     }
 
@@ -118,7 +171,7 @@ impl<T: Scalar, O: Offset> CsrArrays<'_, T, O> {
         let mut k = entries.start;
         while k < whole {
             if W * size_of::<T>() >= STEP_BYTES {
-                ask_ahead_of(self.values, self.col_idx, k);
+                ask_ahead_of(self.block.values, self.block.col_idx, k);
             }
             for (lane, sum) in sums.iter_mut().enumerate() {
                 // SAFETY: as `dot`.
@@ -145,28 +198,30 @@ impl<T: Scalar, O: Offset> CsrArrays<'_, T, O> {
     #[inline(always)]
     unsafe fn dot_vectors<V: Vector<T>>(&self, entries: Range<usize>, vectors: usize) -> T {
         const MOST: usize = 4;
-        let (values, cols, x) = (self.values.as_ptr(), self.col_idx.as_ptr(), self.x.as_ptr());
+        let (values, cols, x) =
+            (self.block.values.as_ptr(), self.block.col_idx.as_ptr(), self.x.as_ptr());
         // SAFETY: as `dot`.
         unsafe {
             let mut sums = [V::zero(); MOST];
             let mut k = entries.start;
             while k + vectors * V::LANES <= entries.end {
                 for sum in sums.iter_mut().take(vectors) {
-                    ask_ahead_of(self.values, self.col_idx, k);
-                    let col = cols.add(k);
+                    ask_ahead_of(self.block.values, self.block.col_idx, k);
+                    let col = element_at(cols, k);
                     let x = if V::consecutive(col) {
-                        V::load(x.add(*col as usize))
+                        V::load(element_at(x, element(col, 0) as usize))
                     } else {
                         V::gather(x, col)
                     };
-                    *sum = sum.mul_add(V::load(values.add(k)), x);
+                    *sum = sum.mul_add(V::load(element_at(values, k)), x);
                     k += V::LANES;
                 }
             }
             while k < entries.end {
                 let lanes = V::LANES.min(entries.end - k);
                 let mask = (1u32 << lanes) - 1;
-                sums[0] = sums[0].mul_add_masked(mask, values.add(k), x, cols.add(k));
+                let (values, cols) = (element_at(values, k), element_at(cols, k));
+                sums[0] = sums[0].mul_add_masked(mask, values, x, cols);
                 k += lanes;
             }
             sums[..vectors].iter().fold(T::ZERO, |total, sum| total + sum.sum())
@@ -176,32 +231,61 @@ impl<T: Scalar, O: Offset> CsrArrays<'_, T, O> {
 
 /// Multiplies with equally many entries per part: the rows that begin in a part are written, the
 /// sum of the row that began before it is carried.
-unsafe fn balanced<T: Scalar, O: Offset>(rows: CsrArrays<'_, T, O>, parts: &[usize], nrows: usize) {
+fn balanced<T: Scalar>(a: &HostCsr<T>, parts: &[usize], x: &[T], y: &mut [T]) {
+    let y = Output::new(y);
     let mut carries = [T::ZERO; MAX_PARTS + 1];
-    let kernel = Balanced { rows, nrows, parts, carries: Output::new(&mut carries) };
-    // SAFETY: as `spmv`; a row is written by the part it begins in and a carry by its own part.
-    unsafe { run_parts(parts, &kernel) };
+    let carried = Output::new(&mut carries);
+    for_each_part(parts, |entries| {
+        let rows = a.rows_that_begin_in(entries.clone());
+        // SAFETY: the matrix was checked and the caller checked the vectors; the rows begin in this
+        // part, and a carry is written by its own part.
+        unsafe {
+            if entries.start > 0 {
+                let part = parts.partition_point(|&p| p < entries.start);
+                let end = a.row_ptr.get(rows.start).min(entries.end);
+                let block = RowBlock {
+                    first_row: part,
+                    first_entry: entries.start,
+                    row_ptr: &[0, (end - entries.start) as u32],
+                    col_idx: &a.col_idx[entries.start..],
+                    values: &a.values[entries.start..],
+                };
+                let rows = CsrArrays { block, x, y: carried.skip(part) };
+                dispatch(&Balanced { rows, end: usize::MAX }, 0..1);
+            }
+            for_each_block(a, rows, &|block, rows| {
+                let end = entries.end - block.first_entry;
+                let kernel = CsrArrays { block, x, y: y.skip(block.first_row) };
+                dispatch(&Balanced { rows: kernel, end }, rows);
+            });
+        }
+    });
     for (&start, &carry) in parts[1..parts.len() - 1].iter().zip(&carries[1..]) {
+        let row = a.row_ptr.first_row(start) - 1;
         // SAFETY: all parts are done; entry `start` is not the first, so a row began before it, and
         // its part wrote it.
-        unsafe { rows.y.add(kernel.first_row(start) - 1, carry) };
+        unsafe { y.add(row, carry) };
     }
 }
 
-/// Kernel of [`balanced`]; a range is a range of entries.
-struct Balanced<'a, T, O> {
-    rows: CsrArrays<'a, T, O>,
-    nrows: usize,
-    parts: &'a [usize],
-    carries: Output<T>,
+impl<T> HostCsr<T> {
+    /// The rows whose first entry is one of `entries`; empty rows belong to the next one.
+    pub(super) fn rows_that_begin_in(&self, entries: Range<usize>) -> Range<usize> {
+        let nrows = self.row_ptr.len() - 1;
+        let last = entries.end == self.row_ptr.get(nrows);
+        let end = if last { nrows } else { self.row_ptr.first_row(entries.end) };
+        self.row_ptr.first_row(entries.start)..end
+    }
 }
 
-impl<T: Scalar, O: Offset> Balanced<'_, T, O> {
-    /// The first row that begins at entry `entry` or later.
-    fn first_row(&self, entry: usize) -> usize {
-        self.rows.row_ptr[..self.nrows].partition_point(|p| p.get() < entry)
-    }
+/// Kernel of [`balanced`] over a range of rows.
+struct Balanced<'a, T> {
+    rows: CsrArrays<'a, T>,
+    /// End of the entries of the part, counted in the block.
+    end: usize,
+}
 
+impl<T: Scalar> Balanced<'_, T> {
     /// Sum of a row: short rows in four running sums, long ones in vectors.
     #[inline(always)]
     unsafe fn dot<V: Vector<T>>(&self, entries: Range<usize>) -> T {
@@ -219,24 +303,14 @@ impl<T: Scalar, O: Offset> Balanced<'_, T, O> {
     }
 }
 
-impl<T: Scalar, O: Offset> CpuKernel<T> for Balanced<'_, T, O> {
+impl<T: Scalar> CpuKernel<T> for Balanced<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
-        let CsrArrays { row_ptr, y, .. } = self.rows;
-        let last = range.end == row_ptr[self.nrows].get();
-        let rows =
-            self.first_row(range.start)..if last { self.nrows } else { self.first_row(range.end) };
-        // SAFETY: the entries are inside the range; the rows begin in this part.
-        unsafe {
-            if range.start > 0 {
-                let part = self.parts.partition_point(|&p| p < range.start);
-                let end = row_ptr[rows.start].get().min(range.end);
-                self.carries.set(part, self.dot::<V>(range.start..end));
-            }
-            for row in rows {
-                let end = row_ptr[row + 1].get().min(range.end);
-                y.set(row, self.dot::<V>(row_ptr[row].get()..end));
-            }
+        let CsrArrays { block: RowBlock { row_ptr, .. }, y, .. } = self.rows;
+        for row in range {
+            let end = (row_ptr[row + 1] as usize).min(self.end);
+            // SAFETY: the entries are those of the row in this part, where it begins.
+            unsafe { y.set(row, self.dot::<V>(row_ptr[row] as usize..end)) };
         }
     }
 }

@@ -28,7 +28,7 @@ use super::{
     Target, Weights, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
-use crate::device::cpu::partition;
+use crate::device::cpu::{first_at_least, partition};
 use crate::device::{BLOCK, Gpu};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_copied};
@@ -222,7 +222,9 @@ impl Arrangement {
             // Beginning and ending a row costs about as much as an entry.
             _ => partition(a.nrows(), 1, |row| (ptr[row] + row) as u64),
         };
-        let striped = cutting.is_largest() && striped::<T>(a.nrows(), a.col_idx());
+        let striped = plan == CsrPlan::Balanced
+            && cutting.is_largest()
+            && striped::<T>(a.nrows(), a.col_idx());
         Self { plan, cutting, striped, parts }
     }
 
@@ -250,6 +252,11 @@ impl RowOffsets {
             Self::Narrow(ptr) => ptr[row] as usize,
             Self::Wide(ptr) => ptr[row] as usize,
         }
+    }
+
+    /// The first row that begins at entry `entry` or later.
+    fn first_row(&self, entry: usize) -> usize {
+        first_at_least(self.len() - 1, entry as u64, |row| self.get(row) as u64)
     }
 
     fn new(row_ptr: &[usize]) -> Result<Self, Error> {
@@ -293,10 +300,7 @@ pub(crate) struct HostCsr<T> {
 
 impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
     fn spmv(&self, x: &[T], y: &mut [T]) {
-        match &self.row_ptr {
-            RowOffsets::Narrow(ptr) => cpu::spmv(self, ptr, x, y),
-            RowOffsets::Wide(ptr) => cpu::spmv(self, ptr, x, y),
-        }
+        cpu::spmv(self, x, y);
     }
 
     fn unpack(&self) -> CsrMatrix<T> {

@@ -1,9 +1,11 @@
 //! SpMM with CSR on the CPU: the sums of a row for all vectors are in registers.
 
-use super::cpu::{Offset, ask_ahead_of};
-use super::{CsrPlan, HostCsr, RowOffsets};
+use super::cpu::{RowBlock, ask_ahead_of, for_each_block};
+use super::{CsrPlan, HostCsr};
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, Output, Vector, run_parts};
+use crate::device::cpu::{
+    CpuKernel, Output, Vector, dispatch, element, element_at, for_each_part, read, write,
+};
 use crate::formats::HostSpmm;
 use std::ops::Range;
 
@@ -28,33 +30,31 @@ pub(crate) struct HostVectors<'a, T> {
 
 impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
     unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
-        // SAFETY: the matrix was checked; parts share no row.
-        unsafe {
-            match &self.row_ptr {
-                RowOffsets::Narrow(row_ptr) => {
-                    run_parts(&self.arrangement.parts, &SpmmKernel { a: self, row_ptr, vectors })
-                }
-                RowOffsets::Wide(row_ptr) => {
-                    run_parts(&self.arrangement.parts, &SpmmKernel { a: self, row_ptr, vectors })
-                }
-            }
-        }
+        let HostVectors { y, row, .. } = vectors;
+        for_each_part(&self.arrangement.parts, |part| {
+            let rows = match self.arrangement.plan {
+                CsrPlan::Balanced => self.rows_that_begin_in(part),
+                _ => part,
+            };
+            // SAFETY: the matrix was checked; parts share no row.
+            for_each_block(self, rows, &|block, rows| unsafe {
+                let y = y.skip(block.first_row * row);
+                dispatch(&SpmmKernel { a: block, vectors: HostVectors { y, ..vectors } }, rows);
+            });
+        });
     }
 }
 
-/// Kernel over rows: a range is a range of rows; for the balanced plan a range of entries, which
-/// stands for the rows that begin in it.
-struct SpmmKernel<'a, T, O> {
-    a: &'a HostCsr<T>,
-    row_ptr: &'a [O],
+/// Kernel over a range of rows of a block.
+struct SpmmKernel<'a, T> {
+    a: RowBlock<'a, T>,
     vectors: HostVectors<'a, T>,
 }
 
-impl<T: Scalar, O: Offset> CpuKernel<T> for SpmmKernel<'_, T, O> {
+impl<T: Scalar> CpuKernel<T> for SpmmKernel<'_, T> {
     #[inline(always)]
-    unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
+    unsafe fn run<V: Vector<T>>(&self, rows: Range<usize>) {
         let HostVectors { y, row: step, vector, count, .. } = self.vectors;
-        let rows = self.rows(range);
         // SAFETY: the rows belong to this part, and there is room for every vector.
         unsafe {
             if vector == 1 {
@@ -80,18 +80,7 @@ impl<T: Scalar, O: Offset> CpuKernel<T> for SpmmKernel<'_, T, O> {
     }
 }
 
-impl<T: Scalar, O: Offset> SpmmKernel<'_, T, O> {
-    /// The rows of a part.
-    fn rows(&self, range: Range<usize>) -> Range<usize> {
-        if self.a.arrangement.plan != CsrPlan::Balanced {
-            return range;
-        }
-        let nrows = self.row_ptr.len() - 1;
-        let first = |entry: usize| self.row_ptr[..nrows].partition_point(|p| p.get() < entry);
-        let last = range.end == self.row_ptr[nrows].get();
-        first(range.start)..if last { nrows } else { first(range.end) }
-    }
-
+impl<T: Scalar> SpmmKernel<'_, T> {
     /// Products of a row with all vectors, stored consecutively from `to` on.
     ///
     /// # Safety
@@ -100,21 +89,27 @@ impl<T: Scalar, O: Offset> SpmmKernel<'_, T, O> {
     #[inline(always)]
     unsafe fn row<V: Vector<T>>(&self, row: usize, to: *mut T) {
         let count = self.vectors.count;
-        let entries = self.row_ptr[row].get()..self.row_ptr[row + 1].get();
+        let entries = self.a.row_ptr[row] as usize..self.a.row_ptr[row + 1] as usize;
         let mut first = 0;
         // SAFETY: the caller's promise; `first` and what is multiplied from there on are below
         // `count`.
         unsafe {
-            while first + 2 * V::LANES <= count {
+            if const { V::COMPACT } {
+                while first + 8 <= count {
+                    self.array::<8>(entries.clone(), first, to);
+                    first += 8;
+                }
+            }
+            while const { !V::COMPACT } && first + 2 * V::LANES <= count {
                 self.vectors::<V, 2, 2>(entries.clone(), first, to);
                 first += 2 * V::LANES;
             }
-            if first + V::LANES <= count {
+            if const { !V::COMPACT } && first + V::LANES <= count {
                 self.vectors::<V, 1, 4>(entries.clone(), first, to);
                 first += V::LANES;
             }
             // The remainder is less than a vector: its binary digits.
-            if (count - first) & 8 != 0 {
+            if const { V::LANES > 8 && !V::COMPACT } && (count - first) & 8 != 0 {
                 self.array::<8>(entries.clone(), first, to);
                 first += 8;
             }
@@ -142,9 +137,9 @@ impl<T: Scalar, O: Offset> SpmmKernel<'_, T, O> {
     unsafe fn entry(&self, k: usize, first: usize) -> (T, *const T) {
         // SAFETY: the caller's promise; columns of a checked matrix are those of `x`.
         unsafe {
-            let col = *self.a.col_idx.get_unchecked(k) as usize;
-            let x = self.vectors.x.as_ptr().add(col * self.vectors.stride + first);
-            (*self.a.values.get_unchecked(k), x)
+            let col = element(self.a.col_idx.as_ptr(), k) as usize;
+            let x = element_at(self.vectors.x.as_ptr(), col * self.vectors.stride + first);
+            (element(self.a.values.as_ptr(), k), x)
         }
     }
 
@@ -167,12 +162,12 @@ impl<T: Scalar, O: Offset> SpmmKernel<'_, T, O> {
             let whole = entries.start + entries.len() / U * U;
             let mut k = entries.start;
             while k < whole {
-                ask_ahead_of(&self.a.values, &self.a.col_idx, k);
+                ask_ahead_of(self.a.values, self.a.col_idx, k);
                 for (u, sums) in sums.iter_mut().enumerate() {
                     let (value, x) = self.entry(k + u, first);
                     let value = V::splat(value);
                     for (g, sum) in sums.iter_mut().enumerate() {
-                        *sum = sum.mul_add(value, V::load(x.add(g * V::LANES)));
+                        *sum = sum.mul_add(value, V::load(element_at(x, g * V::LANES)));
                     }
                 }
                 k += U;
@@ -182,14 +177,14 @@ impl<T: Scalar, O: Offset> SpmmKernel<'_, T, O> {
                 let (value, x) = self.entry(k, first);
                 let value = V::splat(value);
                 for (g, sum) in total[0].iter_mut().enumerate() {
-                    *sum = sum.mul_add(value, V::load(x.add(g * V::LANES)));
+                    *sum = sum.mul_add(value, V::load(element_at(x, g * V::LANES)));
                 }
             }
             for (g, total) in total[0].iter_mut().enumerate() {
                 for other in others.iter() {
                     *total = total.mul_add(V::splat(T::ONE), other[g]);
                 }
-                total.store(to.add(first + g * V::LANES));
+                total.store(element_at(to, first + g * V::LANES).cast_mut());
             }
         }
     }
@@ -208,10 +203,10 @@ impl<T: Scalar, O: Offset> SpmmKernel<'_, T, O> {
         // SAFETY: the caller's promise.
         unsafe {
             while k < whole {
-                ask_ahead_of(&self.a.values, &self.a.col_idx, k);
+                ask_ahead_of(self.a.values, self.a.col_idx, k);
                 for (u, sums) in sums.iter_mut().enumerate() {
                     let (value, x) = self.entry(k + u, first);
-                    let x = x.cast::<[T; K]>().read_unaligned();
+                    let x: [T; K] = read(x);
                     for v in 0..K {
                         sums[v] += value * x[v];
                     }
@@ -220,7 +215,7 @@ impl<T: Scalar, O: Offset> SpmmKernel<'_, T, O> {
             }
             for (u, k) in (whole..entries.end).enumerate() {
                 let (value, x) = self.entry(k, first);
-                let x = x.cast::<[T; K]>().read_unaligned();
+                let x: [T; K] = read(x);
                 for v in 0..K {
                     sums[u][v] += value * x[v];
                 }
@@ -229,7 +224,7 @@ impl<T: Scalar, O: Offset> SpmmKernel<'_, T, O> {
             for other in others.iter() {
                 total[0].iter_mut().zip(other).for_each(|(total, &other)| *total += other);
             }
-            to.add(first).cast::<[T; K]>().write_unaligned(total[0]);
+            write(element_at(to, first).cast_mut(), total[0]);
         }
     }
 }

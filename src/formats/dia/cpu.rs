@@ -2,7 +2,7 @@
 
 use super::{HostDia, SLICE};
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, Output, Vector, run_parts};
+use crate::device::cpu::{CpuKernel, Output, Vector, element_at, run_parts};
 use std::ops::Range;
 
 /// `y = A x`.
@@ -54,10 +54,11 @@ impl<T: Scalar> DiaKernel<'_, T> {
         unsafe {
             let mut sums = [V::zero(); G];
             for (k, (&offset, &mask)) in a.offsets.iter().zip(masks).enumerate() {
-                let values = values.as_ptr().add(k * SLICE);
+                let values = element_at(values.as_ptr(), k * SLICE);
                 let x = self.x.as_ptr().wrapping_offset(start as isize + offset as isize);
                 for (g, sum) in sums.iter_mut().enumerate() {
-                    let (values, x) = (values.add(g * V::LANES), x.wrapping_add(g * V::LANES));
+                    let (values, x) =
+                        (element_at(values, g * V::LANES), x.wrapping_add(g * V::LANES));
                     match mask >> (g * V::LANES) & V::ALL {
                         0 => {}
                         lanes if lanes == V::ALL => {

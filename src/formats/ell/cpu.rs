@@ -2,7 +2,7 @@
 
 use super::HostEll;
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, Output, Slots, Vector, run_parts, strip};
+use crate::device::cpu::{CpuKernel, Output, Slots, Vector, element_at, run_parts, strip};
 use std::ops::Range;
 
 /// Granularity of parts in rows: four vectors of 16.
@@ -71,14 +71,14 @@ impl<T: Scalar> Strips<'_, T> {
         unsafe {
             let sums: [V; G] = match &a.row_len {
                 None => strip(slots, a.full, a.width, offset, |k, lane| {
-                    V::present(a.col_idx.as_ptr().add(k * a.nrows + row + lane))
+                    V::present(element_at(a.col_idx.as_ptr(), k * a.nrows + row + lane))
                 }),
                 Some(row_len) => {
                     let lengths = &row_len[row..row + G * V::LANES];
                     let (full, width) =
                         lengths.iter().fold((u32::MAX, 0), |m, &l| (m.0.min(l), m.1.max(l)));
                     strip(slots, full as usize, width as usize, offset, |k, lane| {
-                        V::longer(lengths.as_ptr().add(lane), k as u32)
+                        V::longer(element_at(lengths.as_ptr(), lane), k as u32)
                     })
                 }
             };

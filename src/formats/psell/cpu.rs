@@ -6,7 +6,7 @@ use super::index::{Kind, LANES, Shape};
 use super::long::{LongRows, entries};
 use super::slice::Slice;
 use crate::device::cpu::{
-    CpuKernel, LaneIndex, MAX_PARTS, Output, Vector, prefetch, run_parts, widened,
+    CpuKernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, run_parts, widened,
 };
 use crate::precision::{Bf16, F16, Narrow};
 use crate::{Precision, Scalar, ScalarKind};
@@ -135,17 +135,17 @@ unsafe impl<N: Sync> Sync for Widened<N> {}
 impl<T: Scalar> Source<T> for Plain<T> {
     #[inline(always)]
     unsafe fn get(self, at: usize) -> T {
-        unsafe { *self.0.add(at) }
+        unsafe { element(self.0, at) }
     }
 
     #[inline(always)]
     unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::load(self.0.add(at)) }
+        unsafe { V::load(element_at(self.0, at)) }
     }
 
     #[inline(always)]
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::expand(mask, self.0.add(at)) }
+        unsafe { V::expand(mask, element_at(self.0, at)) }
     }
 
     #[inline(always)]
@@ -159,17 +159,17 @@ impl<T: Scalar> Source<T> for Plain<T> {
 impl<T: Scalar> Source<T> for Codes<T> {
     #[inline(always)]
     unsafe fn get(self, at: usize) -> T {
-        unsafe { *self.1.add(usize::from(*self.0.add(at))) }
+        unsafe { element(self.1, usize::from(element(self.0, at))) }
     }
 
     #[inline(always)]
     unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::gather_at(V::ALL, self.1, V::indices(self.0.add(at))) }
+        unsafe { V::gather_at(V::ALL, self.1, V::indices(element_at(self.0, at))) }
     }
 
     #[inline(always)]
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::gather_at(mask, self.1, V::expand_indices(mask, self.0.add(at))) }
+        unsafe { V::gather_at(mask, self.1, V::expand_indices(mask, element_at(self.0, at))) }
     }
 
     #[inline(always)]
@@ -183,17 +183,17 @@ impl<T: Scalar> Source<T> for Codes<T> {
 impl<T: Scalar, N: Narrow> Source<T> for Widened<N> {
     #[inline(always)]
     unsafe fn get(self, at: usize) -> T {
-        widened(unsafe { *self.0.add(at) })
+        widened(unsafe { element(self.0, at) })
     }
 
     #[inline(always)]
     unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::widen(self.0.add(at)) }
+        unsafe { V::widen(element_at(self.0, at)) }
     }
 
     #[inline(always)]
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::widen_expanded(mask, self.0.add(at)) }
+        unsafe { V::widen_expanded(mask, element_at(self.0, at)) }
     }
 
     #[inline(always)]
@@ -264,15 +264,9 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                 _ if const { V::COMPACT } => {
                     return self.store_lanes(s, &self.step_by_step(&slice));
                 }
-                (Kind::Relative8, 1) => self.relative::<u8, V, G, 1>(&slice),
-                (Kind::Relative8, 2) => self.relative::<u8, V, G, 2>(&slice),
-                (Kind::Relative8, _) => self.relative::<u8, V, G, 3>(&slice),
-                (Kind::Relative16, 1) => self.relative::<u16, V, G, 1>(&slice),
-                (Kind::Relative16, 2) => self.relative::<u16, V, G, 2>(&slice),
-                (Kind::Relative16, _) => self.relative::<u16, V, G, 3>(&slice),
-                (Kind::Relative32, 1) => self.relative::<u32, V, G, 1>(&slice),
-                (Kind::Relative32, 2) => self.relative::<u32, V, G, 2>(&slice),
-                (Kind::Relative32, _) => self.relative::<u32, V, G, 3>(&slice),
+                (_, 1) => self.relative::<V, G, 1>(&slice),
+                (_, 2) => self.relative::<V, G, 2>(&slice),
+                (_, _) => self.relative::<V, G, 3>(&slice),
             };
             self.store(s, sums);
         }
@@ -313,8 +307,11 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
     }
 
     /// Multiplies a relative slice in steps of `R` slots, stored one at a time.
+    ///
+    /// The width of an index is no type parameter: a kernel for each would take long to compile.
+    /// Measured, a branch that is always predicted is as fast.
     #[inline(always)]
-    unsafe fn relative<N: LaneIndex, V: Vector<T>, const G: usize, const R: usize>(
+    unsafe fn relative<V: Vector<T>, const G: usize, const R: usize>(
         &self,
         slice: &Slice<'_>,
     ) -> [V; G] {
@@ -322,18 +319,24 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
         // They reach to the end of the array. The pointer is that of the array and not of a part of
         // it, because vectors may reach past the last index: see `SLACK`.
         let first = self.a.index.len() - slice.indices.len();
-        let mut indices = self.a.index.as_ptr().wrapping_add(first).cast::<N>();
+        let mut indices = self.a.index.as_ptr().wrapping_add(first).cast::<u8>();
+        let kind = slice.shape.kind;
+        let bytes = kind.index_size();
         let mut at = slice.first_value;
         // SAFETY: every lane has the first steps, and the lanes of the masks have the others.
         unsafe {
             let mut sums = [V::zero(); G];
             for _ in 0..slice.shape.full {
                 for (g, sum) in sums.iter_mut().enumerate() {
-                    let from = indices.add(g * V::LANES);
-                    if g == 0 || V::LANES * size_of::<N>() >= ASK_BYTES {
-                        prefetch(from.wrapping_add(AHEAD));
+                    let from = element_at(indices, g * V::LANES * bytes);
+                    if g == 0 || V::LANES * bytes >= ASK_BYTES {
+                        prefetch(from.wrapping_add(AHEAD * bytes));
                     }
-                    let index = V::indices(from);
+                    let index = match kind {
+                        Kind::Relative8 => V::indices(from),
+                        Kind::Relative16 => V::indices(from.cast::<u16>()),
+                        _ => V::indices(from.cast::<u32>()),
+                    };
                     for slot in 0..R {
                         let at = at + slot * LANES + g * V::LANES;
                         self.values.ask_ahead_of(at);
@@ -341,7 +344,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                         *sum = sum.mul_add(self.values.load(at), x);
                     }
                 }
-                indices = indices.add(LANES);
+                indices = element_at(indices, LANES * bytes);
                 at += R * LANES;
             }
             for &lanes in slice.masks {
@@ -349,7 +352,12 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                 let mut before = 0;
                 for (g, sum) in sums.iter_mut().enumerate() {
                     let mask = lanes >> (g * V::LANES) & V::ALL;
-                    let index = V::expand_indices(mask, indices.add(before));
+                    let from = element_at(indices, before * bytes);
+                    let index = match kind {
+                        Kind::Relative8 => V::expand_indices(mask, from),
+                        Kind::Relative16 => V::expand_indices(mask, from.cast::<u16>()),
+                        _ => V::expand_indices(mask, from.cast::<u32>()),
+                    };
                     for slot in 0..R {
                         let x = V::gather_at(mask, x.wrapping_add(slot), index);
                         *sum = sum.mul_add_where(
@@ -360,7 +368,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                     }
                     before += mask.count_ones() as usize;
                 }
-                indices = indices.add(count);
+                indices = element_at(indices, count * bytes);
                 at += R * count;
             }
             sums
@@ -398,7 +406,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
         unsafe {
             let to = if whole { self.y.at(s * LANES) } else { lanes.as_mut_ptr() };
             for (g, sum) in sums.into_iter().enumerate() {
-                sum.store(to.add(g * V::LANES));
+                sum.store(element_at(to, g * V::LANES).cast_mut());
             }
             if !whole {
                 self.store_lanes(s, &lanes);
@@ -482,13 +490,13 @@ impl<T: Scalar, S: Source<T>> LongRowsKernel<'_, T, S> {
                 for sum in &mut sums {
                     self.values.ask_ahead_of(k);
                     prefetch(cols.wrapping_add(k + AHEAD));
-                    let x = V::gather_at(V::ALL, x, V::indices(cols.add(k)));
+                    let x = V::gather_at(V::ALL, x, V::indices(element_at(cols, k)));
                     *sum = sum.mul_add(self.values.load(k), x);
                     k += V::LANES;
                 }
             }
             let rest = (k..entries.end).fold(T::ZERO, |sum, k| {
-                sum + self.values.get(k) * *self.x.get_unchecked(*cols.add(k) as usize)
+                sum + self.values.get(k) * element(x, element(cols, k) as usize)
             });
             sums.into_iter().fold(rest, |total, sum| total + sum.sum())
         }

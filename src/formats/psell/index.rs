@@ -41,7 +41,7 @@ impl Kind {
     const ALL: [Self; 4] = [Self::Diagonal, Self::Relative8, Self::Relative16, Self::Relative32];
 
     /// Size of one index, in bytes.
-    const fn index_size(self) -> usize {
+    pub(super) const fn index_size(self) -> usize {
         match self {
             Self::Relative8 => 1,
             Self::Relative16 => 2,

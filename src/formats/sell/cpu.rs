@@ -2,7 +2,7 @@
 
 use super::HostSell;
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, Output, Slots, Vector, run_parts, strip};
+use crate::device::cpu::{CpuKernel, Output, Slots, Vector, element, element_at, run_parts, strip};
 use std::ops::Range;
 
 /// Prefetch distance in slots, used where gathers leave the hardware prefetcher too little room;
@@ -78,7 +78,7 @@ impl<T: Scalar> SellKernel<'_, T> {
                 a.full[s] as usize,
                 width,
                 |k| start + k * a.c,
-                |k, lane| V::present(a.col_idx.as_ptr().add(start + k * a.c + lane)),
+                |k, lane| V::present(element_at(a.col_idx.as_ptr(), start + k * a.c + lane)),
             );
             for (g, sums) in sums.iter().enumerate() {
                 let first = lane + g * V::LANES;
@@ -101,7 +101,7 @@ impl<T: Scalar> SellKernel<'_, T> {
         let i = s * self.a.c + lane;
         // SAFETY: the caller's promise; `perm` is a permutation of the rows.
         unsafe {
-            let row = self.a.perm.as_ref().map_or(i, |p| *p.get_unchecked(i) as usize);
+            let row = self.a.perm.as_ref().map_or(i, |p| element(p.as_ptr(), i) as usize);
             self.y.set(row, sum);
         }
     }

@@ -31,6 +31,7 @@ use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{collected, listed, try_zeroed};
+use crate::order;
 use crate::parallel;
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
@@ -90,9 +91,7 @@ impl SellPlan {
             let sums = parallel::map_ranges(lengths.len(), stride, |rows| {
                 let mut sorted = lengths[rows].to_vec();
                 if self.sigma > 1 {
-                    sorted
-                        .chunks_mut(self.sigma as usize)
-                        .for_each(|w| w.sort_unstable_by(|a, b| b.cmp(a)));
+                    sorted.chunks_mut(self.sigma as usize).for_each(order::descending);
                 }
                 // Windows need not be multiples of slices: the longest row may be anywhere.
                 SliceSums::of(&sorted, self.c as usize)

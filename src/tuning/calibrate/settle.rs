@@ -3,6 +3,7 @@
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
 use crate::formats::Plan;
+use crate::order;
 use crate::tuning::decision::{Basis, Candidate, Decision, Verdict};
 use crate::tuning::explain::reason;
 use crate::tuning::predictor::Predictor;
@@ -50,9 +51,9 @@ impl Decision {
             }
         }
         self.plan = timing_run.winner.clone();
-        let (plan, rank) = (&self.plan, |c: &Candidate| timing_run.rank(&c.plan));
-        self.candidates.sort_by(|a, b| {
-            (a.plan != *plan).cmp(&(b.plan != *plan)).then(rank(a).total_cmp(&rank(b)))
+        order::ascending(&mut self.candidates, &|candidate| match &candidate.plan {
+            plan if *plan == self.plan => f64::NEG_INFINITY,
+            plan => timing_run.rank(plan),
         });
     }
 }

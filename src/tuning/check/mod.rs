@@ -17,6 +17,7 @@ use super::stopwatch::{Clock, Samples};
 use crate::Error;
 use crate::device::DeviceSpec;
 use crate::formats::{FormatKind, Plan, Target, csr};
+use crate::order;
 use statrs::distribution::{ContinuousCDF, Normal};
 
 /// Products of a check, besides a share of the expected ones.
@@ -205,7 +206,7 @@ impl<A: PlanTimer> Check<'_, A> {
     fn time_csr(&mut self) -> Option<Fastest<A::Packed>> {
         let is_csr = |place: &usize| self.is_csr(*place);
         let mut csr: Vec<usize> = (0..self.candidates.len()).filter(is_csr).collect();
-        csr.sort_by(|&a, &b| self.predicted(a).total_cmp(&self.predicted(b)));
+        order::ascending(&mut csr, &|&place| self.predicted(place));
         let balanced = Plan::Csr(csr::CsrPlan::Balanced);
         let mut rank = 0;
         csr.retain(|&place| {
@@ -213,7 +214,9 @@ impl<A: PlanTimer> Check<'_, A> {
             rank <= CSR_KERNELS || place == 0 || self.candidates[place].plan == balanced
         });
         // The predicted plan is timed in any case.
-        csr.sort_by_key(|&place| place != 0);
+        if let Some(at) = csr.iter().position(|&place| place == 0) {
+            csr[..=at].rotate_right(1);
+        }
         let mut fastest = self.pack(*csr.first()?)?;
         for &place in &csr[1..] {
             if self.products + self.products_per_plan() > self.budget.products {

@@ -1,5 +1,6 @@
 //! AVX-512 vectors, and the instruction set levels of x86.
 
+use super::super::raw::{read, write};
 use super::{Array, CpuKernel, LaneIndex, PADDING, Vector};
 use crate::precision::Narrow;
 use crate::{Precision, Scalar, ScalarKind};
@@ -90,7 +91,7 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
 
     #[inline(always)]
     unsafe fn load(p: *const T) -> Self {
-        Self::single(unsafe { _mm512_loadu_ps(p.cast()) })
+        Self::single(unsafe { read(p) })
     }
 
     #[inline(always)]
@@ -98,13 +99,11 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
         unsafe {
             match T::KIND {
                 ScalarKind::F32 => {
-                    let col =
-                        _mm512_xor_si512(_mm512_loadu_si512(col.cast()), _mm512_set1_epi32(SIGN));
+                    let col = _mm512_xor_si512(read(col), _mm512_set1_epi32(SIGN));
                     Self::single(_mm512_i32gather_ps::<4>(col, middle(x).cast()))
                 }
                 ScalarKind::F64 => {
-                    let col =
-                        _mm256_xor_si256(_mm256_loadu_si256(col.cast()), _mm256_set1_epi32(SIGN));
+                    let col = _mm256_xor_si256(read(col), _mm256_set1_epi32(SIGN));
                     Self::double(_mm512_i32gather_pd::<8>(col, middle(x).cast()))
                 }
             }
@@ -118,13 +117,13 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
                 ScalarKind::F32 => {
                     let steps =
                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-                    let wanted = _mm512_add_epi32(_mm512_set1_epi32(*col as i32), steps);
-                    _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(col.cast()), wanted) == 0
+                    let wanted = _mm512_add_epi32(_mm512_set1_epi32(read(col)), steps);
+                    _mm512_cmpneq_epi32_mask(read(col), wanted) == 0
                 }
                 ScalarKind::F64 => {
                     let steps = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-                    let wanted = _mm256_add_epi32(_mm256_set1_epi32(*col as i32), steps);
-                    _mm256_cmpneq_epi32_mask(_mm256_loadu_si256(col.cast()), wanted) == 0
+                    let wanted = _mm256_add_epi32(_mm256_set1_epi32(read(col)), steps);
+                    _mm256_cmpneq_epi32_mask(read(col), wanted) == 0
                 }
             }
         }
@@ -135,11 +134,11 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
         unsafe {
             match T::KIND {
                 ScalarKind::F32 => u32::from(_mm512_cmpneq_epi32_mask(
-                    _mm512_loadu_si512(col.cast()),
+                    read(col),
                     _mm512_set1_epi32(PADDING as i32),
                 )),
                 ScalarKind::F64 => u32::from(_mm256_cmpneq_epi32_mask(
-                    _mm256_loadu_si256(col.cast()),
+                    read(col),
                     _mm256_set1_epi32(PADDING as i32),
                 )),
             }
@@ -150,14 +149,12 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
     unsafe fn longer(row_len: *const u32, k: u32) -> u32 {
         unsafe {
             match T::KIND {
-                ScalarKind::F32 => u32::from(_mm512_cmpgt_epu32_mask(
-                    _mm512_loadu_si512(row_len.cast()),
-                    _mm512_set1_epi32(k as i32),
-                )),
-                ScalarKind::F64 => u32::from(_mm256_cmpgt_epu32_mask(
-                    _mm256_loadu_si256(row_len.cast()),
-                    _mm256_set1_epi32(k as i32),
-                )),
+                ScalarKind::F32 => {
+                    u32::from(_mm512_cmpgt_epu32_mask(read(row_len), _mm512_set1_epi32(k as i32)))
+                }
+                ScalarKind::F64 => {
+                    u32::from(_mm256_cmpgt_epu32_mask(read(row_len), _mm256_set1_epi32(k as i32)))
+                }
             }
         }
     }
@@ -238,22 +235,22 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
         unsafe {
             match T::KIND {
                 ScalarKind::F32 => Self::single(match N::PRECISION {
-                    Precision::Bf16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(
-                        _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())),
-                    )),
-                    Precision::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())),
-                    Precision::F32 => _mm512_loadu_ps(p.cast()),
+                    Precision::Bf16 => {
+                        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(read(p))))
+                    }
+                    Precision::F16 => _mm512_cvtph_ps(read(p)),
+                    Precision::F32 => read(p),
                 }),
                 ScalarKind::F64 => Self::double(_mm512_cvtps_pd(match N::PRECISION {
-                    Precision::Bf16 => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(
-                        _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())),
-                    )),
+                    Precision::Bf16 => {
+                        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(read(p))))
+                    }
                     // Half of the result is not needed; the narrower instruction belongs to a
                     // separate feature.
-                    Precision::F16 => _mm512_castps512_ps256(_mm512_cvtph_ps(
-                        _mm256_castsi128_si256(_mm_loadu_si128(p.cast())),
-                    )),
-                    Precision::F32 => _mm256_loadu_ps(p.cast()),
+                    Precision::F16 => {
+                        _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(read(p))))
+                    }
+                    Precision::F32 => read(p),
                 })),
             }
         }
@@ -268,16 +265,14 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
     unsafe fn indices<N: LaneIndex>(p: *const N) -> __m512i {
         unsafe {
             match (T::KIND, size_of::<N>()) {
-                (ScalarKind::F32, 1) => _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())),
-                (ScalarKind::F32, 2) => _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())),
-                (ScalarKind::F32, _) => _mm512_loadu_si512(p.cast()),
+                (ScalarKind::F32, 1) => _mm512_cvtepu8_epi32(read(p)),
+                (ScalarKind::F32, 2) => _mm512_cvtepu16_epi32(read(p)),
+                (ScalarKind::F32, _) => read(p),
                 (ScalarKind::F64, 1) => {
-                    _mm512_castsi256_si512(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())))
+                    _mm512_castsi256_si512(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(read(p))))
                 }
-                (ScalarKind::F64, 2) => {
-                    _mm512_castsi256_si512(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))
-                }
-                (ScalarKind::F64, _) => _mm512_castsi256_si512(_mm256_loadu_si256(p.cast())),
+                (ScalarKind::F64, 2) => _mm512_castsi256_si512(_mm256_cvtepu16_epi32(read(p))),
+                (ScalarKind::F64, _) => _mm512_castsi256_si512(read(p)),
             }
         }
     }
@@ -332,7 +327,7 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
 
     #[inline(always)]
     unsafe fn store(self, p: *mut T) {
-        unsafe { _mm512_storeu_ps(p.cast(), self.0) };
+        unsafe { write(p, self.0) };
     }
 
     #[inline(always)]
