@@ -120,25 +120,30 @@ pub(crate) struct PyProfile(pub(crate) Profile);
 
 #[pymethods]
 impl PyProfile {
+    /// Reads a profile from a file.
     #[staticmethod]
     fn read(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         py.detach(|| Profile::read(&path)).map(Self).map_err(|error| raised(py, error))
     }
 
+    /// Writes the profile to a file.
     fn write(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         py.detach(|| self.0.write(&path)).map_err(|error| raised(py, error))
     }
 
+    /// Device that was measured.
     #[getter]
     fn device(&self) -> String {
         self.0.device.to_string()
     }
 
+    /// Date of the measurements.
     #[getter]
     fn date(&self) -> &str {
         &self.0.date
     }
 
+    /// Command that made the measurements.
     #[getter]
     fn command(&self) -> &str {
         &self.0.command

@@ -3,8 +3,9 @@
 use crate::arrays::{ArrayPlace, ElementType};
 use pyo3::prelude::*;
 use sparseop::{Device, Error, SparseOp};
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// An operator of either scalar type.
 pub(crate) enum ScalarOp {
@@ -26,6 +27,8 @@ pub(crate) use either;
 /// An operator and what Python keeps beside it. The lock is only taken by threads that have
 /// released the GIL: one that waited for it with the GIL could wait for ever.
 pub(crate) struct SharedOp {
+    /// The latest solver, which refers to the operator: it is dropped before it.
+    solver: Mutex<Option<Box<dyn Any + Send>>>,
     op: RwLock<ScalarOp>,
     pub(crate) device: Device,
     pub(crate) place: ArrayPlace,
@@ -56,8 +59,8 @@ impl SharedOp {
         let (device, nrows, ncols, nnz) =
             either!(&op, op => (op.device().clone(), op.nrows(), op.ncols(), op.nnz()));
         let handle = HANDLES.fetch_add(1, Relaxed);
-        let op = RwLock::new(op);
-        Self { op, device, place, elements, nrows, ncols, nnz, order, handle, copy }
+        let (solver, op) = (Mutex::default(), RwLock::new(op));
+        Self { solver, op, device, place, elements, nrows, ncols, nnz, order, handle, copy }
     }
 
     /// The operator, for reading. Without the GIL.
@@ -65,9 +68,22 @@ impl SharedOp {
         self.op.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The operator, for changes. Without the GIL.
+    /// The operator, for changes; no solver refers to it any more. Without the GIL.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, ScalarOp> {
-        self.op.write().unwrap_or_else(PoisonError::into_inner)
+        let guard = self.op.write().unwrap_or_else(PoisonError::into_inner);
+        drop(self.take_solver());
+        guard
+    }
+
+    /// Takes the latest solver away, while the operator is locked.
+    pub(crate) fn take_solver(&self) -> Option<Box<dyn Any + Send>> {
+        self.solver.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Keeps a solver, while the operator is locked.
+    pub(crate) fn keep_solver(&self, solver: Box<dyn Any + Send>) {
+        let kept = self.solver.lock().unwrap_or_else(PoisonError::into_inner).replace(solver);
+        drop(kept);
     }
 
     /// Shape of the operator or of its transpose.

@@ -9,7 +9,10 @@ use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sparseop::{DeviceVec, Error, Scalar, SparseOp};
-use sparseop_solvers::{Jacobi, Method, Outcome, PageRank, Progress, Settings, SolverBuilder};
+use sparseop_solvers::{
+    Jacobi, Method, Outcome, PageRank, Progress, Report, Settings, Solver, SolverBuilder,
+};
+use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Outcome, advice, iterations, residual, history, restarts and seconds.
@@ -46,11 +49,56 @@ impl Listener {
 }
 
 /// What a system is solved with.
+#[derive(Clone, Copy, PartialEq)]
 struct SolveRequest {
     method: Method,
     settings: Settings,
     jacobi: bool,
     transposed: bool,
+}
+
+/// The listener of the present solve.
+type Slot = Arc<Mutex<Option<Listener>>>;
+
+/// A solver of an operator between two solves: its vectors are allocated and its iterations
+/// captured.
+struct KeptSolver {
+    request: SolveRequest,
+    slot: Slot,
+    /// A `Solver<'static, T>`, whose operator is that of the [`SharedOp`](crate::shared::SharedOp)
+    /// that keeps it.
+    solver: Box<dyn Any>,
+}
+
+// SAFETY: a solver has vectors, streams and graphs, which any thread may use, one at a time, and the
+// listener, which is behind a lock.
+unsafe impl Send for KeptSolver {}
+
+/// Creates a solver.
+///
+/// # Safety
+///
+/// The solver is dropped before the operator, and before it changes.
+unsafe fn prepared<T: Scalar>(
+    op: &SparseOp<T>,
+    request: SolveRequest,
+) -> Result<KeptSolver, Error> {
+    // SAFETY: the caller's promise.
+    let op: &'static SparseOp<T> = unsafe { &*std::ptr::from_ref(op) };
+    let op = side(op, request.transposed)?;
+    let mut builder = SolverBuilder::new(request.method).settings(request.settings);
+    if request.jacobi {
+        builder = builder.jacobi(Jacobi::of(op.to_csr()?.view())?);
+    }
+    let slot = Slot::default();
+    let told = slot.clone();
+    let builder = builder.progress(move |progress| {
+        let listener = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listener) = &*listener {
+            listener.tell(progress);
+        }
+    });
+    Ok(KeptSolver { request, slot, solver: Box::new(builder.build(op)?) })
 }
 
 fn told(outcome: Outcome) -> (&'static str, &'static str) {
@@ -97,8 +145,23 @@ pub(crate) fn solve(
     let request = SolveRequest { method, settings, jacobi, transposed: op.transposed };
     let listener = Listener::new(callback);
     let done = py.detach(|| {
-        // SAFETY: the arrays were checked, and are held by the caller.
-        either!(&*shared.read(), op => unsafe { run(op, &request, &b, &x, &listener) })
+        let guard = shared.read();
+        let kept = shared.take_solver().and_then(|kept| kept.downcast::<KeptSolver>().ok());
+        let kept = kept.filter(|kept| kept.request == request);
+        either!(&*guard, op => {
+            // SAFETY: solvers are kept beside the operator, whose updates drop them, and this one
+            // is used with a lock on it.
+            let mut kept = match kept {
+                Some(kept) => kept,
+                None => Box::new(unsafe { prepared(op, request)? }),
+            };
+            // SAFETY: the arrays were checked, and are held by the caller.
+            let done = unsafe { run(op, &mut kept, &b, &x, &listener) };
+            if done.is_ok() {
+                shared.keep_solver(kept);
+            }
+            done
+        })
     });
     listener.check()?;
     done.map_err(|error| raised(py, error))
@@ -109,20 +172,16 @@ pub(crate) fn solve(
 /// The vectors are alive, of the operator's type and on its device, and have nothing in common.
 unsafe fn run<T: Scalar>(
     op: &SparseOp<T>,
-    request: &SolveRequest,
+    kept: &mut KeptSolver,
     b: &ArrayRef,
     x: &ArrayRef,
     listener: &Listener,
 ) -> Result<Told, Error> {
-    let op = side(op, request.transposed)?;
-    let mut builder = SolverBuilder::new(request.method).settings(request.settings);
-    if request.jacobi {
-        builder = builder.jacobi(Jacobi::of(op.to_csr()?.view())?);
-    }
-    if listener.callback.is_some() {
-        builder = builder.progress(|progress| listener.tell(progress));
-    }
-    let mut solver = builder.build(op)?;
+    let Some(solver) = kept.solver.downcast_mut::<Solver<'static, T>>() else {
+        unreachable!("an operator has one scalar type")
+    };
+    let present = listener.callback.is_some().then(|| listener.clone());
+    *kept.slot.lock().unwrap_or_else(PoisonError::into_inner) = present;
     // SAFETY: the caller's promise.
     let report = unsafe {
         match b.place {
@@ -136,17 +195,10 @@ unsafe fn run<T: Scalar>(
             }
         }
     };
+    *kept.slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    let Report { iterations, residual, history, restarts, seconds, .. } = report;
     let (outcome, advice) = told(report.outcome);
-    let iterations = report.iterations;
-    Ok((
-        outcome,
-        advice,
-        iterations,
-        report.residual,
-        report.history,
-        report.restarts,
-        report.seconds,
-    ))
+    Ok((outcome, advice, iterations, residual, history, restarts, seconds))
 }
 
 /// Ranks of the pages of a graph, given by the arrays of CSR in host memory.

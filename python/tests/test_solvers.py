@@ -1,5 +1,7 @@
 """Solvers of this package, and those of SciPy with operators."""
 
+import threading
+
 import numpy as np
 import pytest
 import scipy.sparse.linalg as linalg
@@ -84,3 +86,31 @@ def test_pagerank():
         expected = expected @ walk
     assert np.allclose(ranks, expected, atol=1e-10)
     assert np.allclose(sparseop.pagerank(G.astype(int), rtol=1e-12)[0], expected, atol=1e-10)
+
+
+def test_solvers_are_kept_and_follow_new_values():
+    op = sparseop.auto(A, updatable=True)
+    for factor in (1.0, 2.0, 2.0, 5.0):
+        op.update_values(factor * A.data)
+        for M in (None, "jacobi", "jacobi"):
+            x, info = sparseop.cg(op, B, M=M)
+            assert info == 0 and np.allclose(factor * (A @ x), B, atol=1e-6)
+
+
+def test_solves_of_several_threads_and_in_callbacks():
+    op, wrong = sparseop.auto(A), []
+    expected = sparseop.cg(op, B)[0]
+
+    def work(number):
+        for _ in range(10):
+            x, info = sparseop.cg(op, number * B)
+            if info != 0 or not np.allclose(x, number * expected):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not wrong
+    inner = []
+    sparseop.cg(op, B, callback=lambda p: inner.append(sparseop.cg(op, B)[0]))
+    assert inner and all(np.array_equal(x, expected) for x in inner)
