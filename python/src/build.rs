@@ -42,20 +42,20 @@ impl CsrArrays {
         {
             if array.ndim != 1 || !array.row_major {
                 let message = format!("the {name} are not contiguous in one dimension; copy them");
-                return Err(Exception::Contiguity.new(py, message));
+                return Err(Exception::Contiguity.error(py, message));
             }
             if array.place != values.place {
                 let message = format!(
                     "the {name} are on {}, the values on {}; move them to one device",
                     array.place, values.place
                 );
-                return Err(Exception::Device.new(py, message));
+                return Err(Exception::Device.error(py, message));
             }
         }
         if !matches!(values.elements, ElementType::F32 | ElementType::F64) {
             let message = "the values of the matrix are neither float32 nor float64; pass \
                            dtype=\"float64\", or convert the matrix";
-            return Err(Exception::Dtype.new(py, message));
+            return Err(Exception::Dtype.error(py, message));
         }
         if offsets.len() != shape.0 + 1 || columns.len() != values.len() {
             let message = format!(
@@ -65,7 +65,7 @@ impl CsrArrays {
                 values.len(),
                 shape.0
             );
-            return Err(Exception::Matrix.new(py, message));
+            return Err(Exception::Matrix.error(py, message));
         }
         Ok(Self { shape, offsets, columns, values })
     }
@@ -173,7 +173,7 @@ pub(crate) fn with_csr(
     let a = CsrArrays::new(py, shape, arrays)?;
     if a.values.place != ArrayPlace::Host {
         let message = "the matrix is on a GPU; copy it to the host";
-        return Err(Exception::Device.new(py, message));
+        return Err(Exception::Device.error(py, message));
     }
     let done = py.detach(|| {
         // SAFETY: the caller holds the arrays.
@@ -264,7 +264,7 @@ pub(crate) fn builder(py: Python<'_>, settings: &Bound<'_, PyDict>) -> PyResult<
         let Some(precision) = found else {
             let names = Precision::ALL.map(Precision::name).join(", ");
             let message = format!("value_precision is one of {names}, not {name}");
-            return Err(Exception::Setting.new(py, message));
+            return Err(Exception::Setting.error(py, message));
         };
         builder = builder.value_precision(precision);
     }
@@ -275,14 +275,14 @@ pub(crate) fn builder(py: Python<'_>, settings: &Bound<'_, PyDict>) -> PyResult<
             builder.tuning(Tuning::Fixed(plan.parse::<Plan>().map_err(|error| raised(py, error))?))
         }
         (Some(_), Some(_)) => {
-            return Err(Exception::Setting.new(py, "`plan` is given: `tuning` has no effect"));
+            return Err(Exception::Setting.error(py, "`plan` is given: `tuning` has no effect"));
         }
         (None, None | Some("check")) => builder,
         (None, Some("predict")) => builder.tuning(Tuning::Predict),
         (None, Some("calibrate")) => builder.tuning(Tuning::Calibrate),
         (None, Some(other)) => {
             let message = format!("tuning is check, predict or calibrate, not {other}");
-            return Err(Exception::Setting.new(py, message));
+            return Err(Exception::Setting.error(py, message));
         }
     };
     let Some(profile) = settings.get_item("profile")?.filter(|profile| !profile.is_none()) else {

@@ -50,7 +50,7 @@ impl Exception {
     }
 
     /// The exception with a message.
-    pub(crate) fn new(self, py: Python<'_>, message: impl Into<String>) -> PyErr {
+    pub(crate) fn error(self, py: Python<'_>, message: impl Into<String>) -> PyErr {
         match self.class(py) {
             Ok(class) => PyErr::from_type(class, (message.into(),)),
             Err(error) => error,
@@ -73,5 +73,5 @@ pub(crate) fn raised(py: Python<'_>, error: Error) -> PyErr {
         ErrorKind::NotConverged => Exception::NotConverged,
         _ => Exception::Setting,
     };
-    class.new(py, error.to_string())
+    class.error(py, error.to_string())
 }

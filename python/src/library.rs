@@ -158,7 +158,7 @@ impl PyProfile {
 pub(crate) fn device(py: Python<'_>, name: &str) -> PyResult<Device> {
     match py.detach(|| name.parse()) {
         Ok(device) => Ok(device),
-        Err(error) => Err(Exception::Device.new(py, Error::to_string(&error))),
+        Err(error) => Err(Exception::Device.error(py, Error::to_string(&error))),
     }
 }
 

@@ -65,9 +65,9 @@ impl PyOperator {
 
     /// `alpha * A @ x + beta * out` for an array `x` of shape (n,) or (n, k).
     ///
-    /// With `out`, of shape (m,) or (m, k), nothing is allocated, and `out` is returned. `out` is only
-    /// read if `beta` is not 0. With `copy=True` arguments of another type, layout or device are copied;
-    /// by default that is decided by :func:`sparseop.auto`.
+    /// With `out`, of shape (m,) or (m, k), nothing is allocated, and `out` is returned. `out` is
+    /// only read if `beta` is not 0. With `copy=True` arguments of another type, layout or device
+    /// are copied; by default that is decided by :func:`sparseop.auto`.
     ///
     /// >>> import numpy as np, sparseop
     /// >>> A = sparseop.gallery("poisson2d,n=20")
@@ -147,9 +147,9 @@ impl PyOperator {
         product::product(self, x, describe(x, "x")?, out, options)
     }
 
-    /// Replaces the values of all entries, in the order of the values of the matrix that the operator
-    /// was built from; pattern and plan stay. `updatable=True` of :func:`sparseop.auto` prepares for
-    /// it, and keeps to plans that can hold any values.
+    /// Replaces the values of all entries, in the order of the values of the matrix that the
+    /// operator was built from; pattern and plan stay. `updatable=True` of :func:`sparseop.auto`
+    /// prepares for it, and keeps to plans that can hold any values.
     ///
     /// >>> import numpy as np, sparseop
     /// >>> A = sparseop.gallery("poisson2d,n=20")
@@ -327,7 +327,7 @@ impl PyOperator {
 
     fn __reduce__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let message = "an operator cannot be pickled; pickle the matrix, or op.to_scipy()";
-        Err(Exception::Unsupported.new(py, message))
+        Err(Exception::Unsupported.error(py, message))
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn row_order<'py>(
     });
     let RowOrder { offsets, positions } = sorted.map_err(|at| {
         let message = format!("the row of entry {at} is not one of the {nrows} rows of the matrix");
-        Exception::Matrix.new(py, message)
+        Exception::Matrix.error(py, message)
     })?;
     Ok((offsets.into_pyarray(py).into_any(), positions.into_pyarray(py).into_any()))
 }

@@ -56,7 +56,7 @@ pub(crate) fn check_operand(
             "`{name}` has elements of {found}, the operator of {own}; convert it with \
              astype(\"{own}\") (PyTorch: to(torch.{own})), or pass copy=True"
         );
-        return Err(Exception::Dtype.new(py, message));
+        return Err(Exception::Dtype.error(py, message));
     }
     if array.place != op.place && !(staged && array.place == ArrayPlace::Host) {
         let (own, found) = (op.place, array.place);
@@ -65,14 +65,14 @@ pub(crate) fn check_operand(
              operator with device=\"{}\", or pass copy=True",
             if found == ArrayPlace::Host { "cpu".to_owned() } else { found.to_string() }
         );
-        return Err(Exception::Device.new(py, message));
+        return Err(Exception::Device.error(py, message));
     }
     if !array.row_major && !array.column_major {
         let message = format!(
             "`{name}` is not contiguous; pass numpy.ascontiguousarray({name}) (CuPy: the same; \
              PyTorch: {name}.contiguous()), or copy=True"
         );
-        return Err(Exception::Contiguity.new(py, message));
+        return Err(Exception::Contiguity.error(py, message));
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ fn check_shape(
         "`{name}` has shape {found}; an operator of {nrows} x {ncols} needs ({rows},) or \
          ({rows}, k)"
     );
-    Err(Exception::Shape.new(py, message))
+    Err(Exception::Shape.error(py, message))
 }
 
 /// Checks the array for a result.
@@ -114,24 +114,24 @@ fn check_out(
             ArrayLibrary::Jax => "`out` is an array of JAX, which cannot be written; leave it out",
             _ => "`out` is read-only; pass an array that may be written",
         };
-        return Err(Exception::ReadOnly.new(py, message));
+        return Err(Exception::ReadOnly.error(py, message));
     }
     check_operand(py, op, y, "out", staged)?;
     check_shape(py, op, transposed, y, "out", op.shape(transposed).0)?;
     if (x.ndim, x.vectors()) != (y.ndim, y.vectors()) {
-        return Err(Exception::Shape.new(py, "`x` and `out` differ in the number of vectors"));
+        return Err(Exception::Shape.error(py, "`x` and `out` differ in the number of vectors"));
     }
     if x.layout(Some(y)) != y.layout(Some(x)) {
         let message = "`x` and `out` differ in their layout; both need order \"C\", or both \"F\"";
-        return Err(Exception::Contiguity.new(py, message));
+        return Err(Exception::Contiguity.error(py, message));
     }
     if x.place != ArrayPlace::Host && x.library != y.library {
         let message = "`x` and `out` are arrays of two libraries, whose streams have no order; \
                        pass arrays of one";
-        return Err(Exception::Device.new(py, message));
+        return Err(Exception::Device.error(py, message));
     }
     if x.overlaps(y) {
-        return Err(Exception::Setting.new(py, "`x` and `out` have memory in common"));
+        return Err(Exception::Setting.error(py, "`x` and `out` have memory in common"));
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ pub(crate) fn product<'py>(
     check_operand(py, shared, &array, "x", options.staged)?;
     check_shape(py, shared, transposed, &array, "x", ncols)?;
     if out.is_none() && options.beta != 0.0 {
-        return Err(Exception::Setting.new(py, "`beta` needs an `out`, which it multiplies"));
+        return Err(Exception::Setting.error(py, "`beta` needs an `out`, which it multiplies"));
     }
     let stream = |waits: bool| match (array.place, waits) {
         (ArrayPlace::Host, _) => Ok(None),
@@ -287,7 +287,7 @@ pub(crate) fn update_values(
             array.ndim,
             shared.nnz
         );
-        return Err(Exception::Shape.new(py, message));
+        return Err(Exception::Shape.error(py, message));
     }
     let stream = match array.place {
         ArrayPlace::Host => None,

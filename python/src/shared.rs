@@ -97,10 +97,10 @@ impl SharedOp {
 
 /// A sparse matrix of shape (m, n), packed for repeated products; made by :func:`sparseop.auto`.
 ///
-/// `op @ x` for `x` of shape (n,) or (n, k) returns an array of the library of `x`, of shape (m,) or
-/// (m, k), in the same memory order. On a GPU it is enqueued on that library's current stream. Type,
-/// device and contiguity have to be right: nothing is copied unless asked for. `z @ op` multiplies
-/// from the left.
+/// `op @ x` for `x` of shape (n,) or (n, k) returns an array of the library of `x`, of shape (m,)
+/// or (m, k), in the same memory order. On a GPU it is enqueued on that library's current stream.
+/// Type, device and contiguity have to be right: nothing is copied unless asked for. `z @ op`
+/// multiplies from the left.
 ///
 /// It takes part in `scipy.sparse.linalg` as a `LinearOperator`, may be used from several threads,
 /// and releases the GIL.

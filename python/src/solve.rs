@@ -70,8 +70,8 @@ struct KeptSolver {
     solver: Box<dyn Any>,
 }
 
-// SAFETY: a solver has vectors, streams and graphs, which any thread may use, one at a time, and the
-// listener, which is behind a lock.
+// SAFETY: a solver has vectors, streams and graphs, which any thread may use, one at a time, and
+// the listener, which is behind a lock.
 unsafe impl Send for KeptSolver {}
 
 /// Creates a solver.
@@ -107,7 +107,7 @@ fn told(outcome: Outcome) -> (&'static str, &'static str) {
 
 /// Solves A x = b from `x`, which becomes the solution.
 #[pyfunction]
-#[pyo3(signature = (op, b, x, method, restart, rtol, maxiter, jacobi, callback))]
+#[pyo3(signature = (op, b, x, method, restart, rtol, maxiter, jacobi, callback, staged))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn solve(
     py: Python<'_>,
@@ -120,20 +120,24 @@ pub(crate) fn solve(
     maxiter: usize,
     jacobi: bool,
     callback: Option<Py<PyAny>>,
+    staged: bool,
 ) -> PyResult<Told> {
     let shared = &*op.shared;
     let (b, x) = (describe(b, "b")?, describe(x, "x")?);
     for (name, array) in [("b", &b), ("x", &x)] {
-        check_operand(py, shared, array, name, false)?;
+        check_operand(py, shared, array, name, staged)?;
         if array.ndim != 1 {
             let message =
                 format!("`{name}` has {} dimensions; systems have one vector", array.ndim);
-            return Err(Exception::Shape.new(py, message));
+            return Err(Exception::Shape.error(py, message));
         }
+    }
+    if b.place != x.place {
+        return Err(Exception::Device.error(py, "`b` and `x` are on two devices"));
     }
     if !x.writable || x.overlaps(&b) {
         let message = "`x` is read-only or has memory in common with `b`";
-        return Err(Exception::ReadOnly.new(py, message));
+        return Err(Exception::ReadOnly.error(py, message));
     }
     let method = match method {
         "cg" => Method::Cg,
@@ -149,10 +153,10 @@ pub(crate) fn solve(
         let kept = shared.take_solver().and_then(|kept| kept.downcast::<KeptSolver>().ok());
         let kept = kept.filter(|kept| kept.request == request);
         either!(&*guard, op => {
-            // SAFETY: solvers are kept beside the operator, whose updates drop them, and this one
-            // is used with a lock on it.
             let mut kept = match kept {
                 Some(kept) => kept,
+                // SAFETY: solvers are kept beside the operator, whose updates drop them, and this
+                // one is used with a lock on it.
                 None => Box::new(unsafe { prepared(op, request)? }),
             };
             // SAFETY: the arrays were checked, and are held by the caller.
@@ -248,6 +252,6 @@ pub(crate) fn pagerank<'py>(
     match found {
         Some((Ranks::F32(ranks), told)) => Ok((ranks.into_pyarray(py).into_any(), told)),
         Some((Ranks::F64(ranks), told)) => Ok((ranks.into_pyarray(py).into_any(), told)),
-        None => Err(Exception::Setting.new(py, "no ranks were computed")),
+        None => Err(Exception::Setting.error(py, "no ranks were computed")),
     }
 }

@@ -11,7 +11,9 @@ __version__: str
 
 Array = TypeVar("Array")
 _Path = str | PathLike[str]
-_Dtype = Literal["float32", "float64"] | type[numpy.float32] | type[numpy.float64] | numpy.dtype[Any]
+_Dtype = (
+    Literal["float32", "float64"] | type[numpy.float32] | type[numpy.float64] | numpy.dtype[Any]
+)
 _Callback = Callable[["Progress"], object]
 
 class Error(Exception): ...

@@ -150,7 +150,7 @@ def of_torch(A, dtype):
     if A.layout != torch.sparse_csr:
         raise MatrixError(f"the tensor has the layout {A.layout}; pass A.to_sparse_csr()")
     if A.ndim != 2 or A.values().ndim != 1:
-        raise MatrixError("the tensor has batches or dense dimensions; pass its matrices one by one")
+        raise MatrixError("the tensor has batches or dense dimensions; pass matrices one by one")
     indptr, indices = A.crow_indices(), A.col_indices()
     if A.is_cuda:
         if A.shape[1] > 2**32 - 2:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ._build import csr_arrays, root, to_host
 from ._copies import converted, restored
-from ._errors import DeviceError, NotConvergedError, SettingError
+from ._errors import NotConvergedError, SettingError
 from ._sparseop import Operator, device_zeros, pagerank as rank_arrays, solve as solve_arrays
 
 
@@ -89,17 +89,15 @@ def solve(method, op, b, x0, rtol, maxiter, M, callback, copy, restart=30):
         op = auto(op)
     if M not in (None, "jacobi"):
         raise SettingError('`M` is None or "jacobi"; other preconditioners are not supported')
-    given = b
+    given, staged = b, False
     if op.copy if copy is None else copy:
         b, staged = converted(op, b)
-        if staged:
-            raise DeviceError(f"`b` is in host memory, the operator on {op.device}; copy it there")
         x0 = None if x0 is None else converted(op, x0)[0]
     if root(b) == "torch":
         b = b.detach()
     x, finish = start(b, x0)
     told = solve_arrays(
-        op, b, x, method, restart, rtol, maxiter, M == "jacobi", listener(callback)
+        op, b, x, method, restart, rtol, maxiter, M == "jacobi", listener(callback), staged
     )
     x = x if finish is None else finish(x)
     return (x if b is given else restored(x, given)), SolveInfo(told)

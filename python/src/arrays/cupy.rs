@@ -20,6 +20,10 @@ pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         *dim = size.extract()?;
     }
     let data = array.getattr(intern!(py, "data"))?;
+    let ordinal = match data.getattr_opt(intern!(py, "device_id"))? {
+        Some(ordinal) => ordinal.extract()?,
+        None => array.getattr(intern!(py, "device"))?.getattr(intern!(py, "id"))?.extract()?,
+    };
     let contiguous = |own, flag| match array.getattr(own) {
         Ok(value) => value.is_truthy(),
         Err(_) => array.getattr(intern!(py, "flags"))?.getattr(flag)?.is_truthy(),
@@ -32,7 +36,7 @@ pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         dims,
         row_major: contiguous(intern!(py, "_c_contiguous"), intern!(py, "c_contiguous"))?,
         column_major: contiguous(intern!(py, "_f_contiguous"), intern!(py, "f_contiguous"))?,
-        place: ArrayPlace::Cuda(data.getattr(intern!(py, "device_id"))?.extract()?),
+        place: ArrayPlace::Cuda(ordinal),
         writable: true,
         _tensor: None,
     })

@@ -89,7 +89,7 @@ pub(super) fn describe(
                 "`{name}` is on a device of kind {other} of DLPack; move it to the CPU or to an \
                  NVIDIA GPU"
             );
-            return Err(Exception::Device.new(py, message));
+            return Err(Exception::Device.error(py, message));
         }
     };
     let options = PyDict::new(py);
@@ -206,7 +206,7 @@ unsafe extern "C" fn free_capsule(capsule: *mut ffi::PyObject) {
 
 impl PyDeviceArray {
     /// An array of zeros on a GPU.
-    pub(super) fn new<'py>(
+    pub(super) fn zeros<'py>(
         py: Python<'py>,
         device: &Device,
         ordinal: usize,

@@ -225,7 +225,7 @@ fn classify(array: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayLibrary> {
         "`{name}` is of type {class}, which is no array; pass one of NumPy, CuPy, PyTorch or JAX, \
          or any with __dlpack__"
     );
-    Err(Exception::Dtype.new(array.py(), message))
+    Err(Exception::Dtype.error(array.py(), message))
 }
 
 /// Describes an array. Work that its library has enqueued on a GPU comes before work on the
@@ -295,7 +295,7 @@ impl<'py> NewArray<'py> {
                     ArrayPlace::Cuda(ordinal) => {
                         let dims = [rows, vectors.unwrap_or(1)];
                         let (ndim, layout) = (of.ndim, of.layout(None));
-                        PyDeviceArray::new(py, device, ordinal, of.elements, ndim, dims, layout)?
+                        PyDeviceArray::zeros(py, device, ordinal, of.elements, ndim, dims, layout)?
                     }
                 };
                 let array = describe(&object, "out")?;
@@ -328,5 +328,5 @@ pub(crate) fn device_zeros<'py>(like: &Bound<'py, PyAny>) -> PyResult<Bound<'py,
         return new_host(py, of.elements, of.dims[0], of.vectors(), of.row_major);
     };
     let device = sparseop::Device::cuda(ordinal).map_err(|error| raised(py, error))?;
-    PyDeviceArray::new(py, &device, ordinal, of.elements, of.ndim, of.dims, of.layout(None))
+    PyDeviceArray::zeros(py, &device, ordinal, of.elements, of.ndim, of.dims, of.layout(None))
 }

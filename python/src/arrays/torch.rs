@@ -30,7 +30,7 @@ pub(super) fn describe(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayR
     if !tensor.getattr(kind)?.is_truthy()? {
         let device = tensor.getattr("device")?;
         let message = format!("`{name}` is on {device}; move it to the CPU or to an NVIDIA GPU");
-        return Err(Exception::Device.new(py, message));
+        return Err(Exception::Device.error(py, message));
     }
     let ndim: usize = tensor.call_method0(intern!(py, "dim"))?.extract()?;
     let mut dims = [1; 2];
