@@ -60,6 +60,18 @@ def test_a_registered_operator():
     torch.library.opcheck(torch.ops.sparseop.matmul, arguments)
 
 
+def test_a_compiled_module():
+    A = sparseop.gallery("uniform,rows=60")
+    layer = sparseop.torch.SparseLinear(sparseop.auto(A))
+    compiled = torch.compile(lambda x: 2 * layer(x), backend="aot_eager", fullgraph=True)
+    x = torch.ones(60, dtype=torch.float64, requires_grad=True)
+    y = compiled(x)
+    y.sum().backward()
+    assert np.allclose(y.detach(), 2 * (A @ np.ones(60)))
+    assert np.allclose(x.grad, 2 * (A.T @ np.ones(60)))
+    assert "60x60 Operator" in repr(layer)
+
+
 def test_refusals():
     op = sparseop.auto(sparseop.gallery("banded,rows=100"))
     with pytest.raises(sparseop.DtypeError, match=r"torch\.float64"):

@@ -1,7 +1,7 @@
 """Operators in PyTorch: products with gradients, also in compiled functions.
 
-`op @ x` records itself if `x` needs a gradient. Functions for `torch.compile` call
-:func:`matmul`, whose operator `torch.ops.sparseop.matmul` the compiler knows.
+`op @ x` records itself if `x` needs a gradient. :class:`SparseLinear` also takes part in
+`torch.compile`, which knows the operator `torch.ops.sparseop.matmul`.
 """
 
 import weakref
@@ -68,11 +68,17 @@ def _recorded(op, x, out, alpha, beta):
 
 
 class SparseLinear(torch.nn.Module):
-    """A layer that multiplies with a fixed matrix: x of shape (n,) or (n, k) becomes A x."""
+    """A layer that multiplies with a fixed matrix: `x` of shape (n,) or (n, k) becomes A x."""
 
     def __init__(self, op):
         super().__init__()
         self.op = op
+        # Numbers, which the compiler understands.
+        self._handle, self._transposed, self._rows = op._handle, op._transposed, op.shape[0]
+        _operators[op._handle] = op
 
     def forward(self, x):
-        return matmul(self.op, x)
+        return torch.ops.sparseop.matmul(x, self._handle, self._transposed, self._rows)
+
+    def extra_repr(self):
+        return repr(self.op)
