@@ -295,9 +295,14 @@ pub(crate) fn update_values(
     };
     let (address, len) = (array.address, array.len());
     let done = py.detach(|| {
+        let mut guard = shared.write()?;
         // SAFETY: as in `run`.
-        either!(&mut *shared.write(), op => unsafe { update(op, address, len, stream.as_ref()) })
+        Some(either!(&mut *guard, op => unsafe { update(op, address, len, stream.as_ref()) }))
     });
+    let Some(done) = done else {
+        let message = "the operator is in use by the solve that has called; update it afterwards";
+        return Err(Exception::Setting.error(py, message));
+    };
     // On a GPU a reordered copy lives until the update has ended: its library frees it in the order
     // of its stream.
     done.map_err(|error| raised(py, error))

@@ -1,11 +1,13 @@
 //! The packed matrix behind the operators of A and Aᵀ.
 
 use crate::arrays::{ArrayPlace, ElementType};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pyo3::prelude::*;
 use sparseop::{Device, Error, SparseOp};
 use std::any::Any;
+use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// An operator of either scalar type.
 pub(crate) enum ScalarOp {
@@ -23,6 +25,19 @@ macro_rules! either {
     };
 }
 pub(crate) use either;
+
+thread_local! {
+    /// True while a solve of this thread calls a function of Python.
+    static CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a function of Python for a solve.
+pub(crate) fn called_back<R>(call: impl FnOnce() -> R) -> R {
+    let outer = CALLBACK.replace(true);
+    let done = call();
+    CALLBACK.set(outer);
+    done
+}
 
 /// An operator and what Python keeps beside it. The lock is only taken by threads that have
 /// released the GIL: one that waited for it with the GIL could wait for ever.
@@ -65,24 +80,27 @@ impl SharedOp {
 
     /// The operator, for reading. Without the GIL.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, ScalarOp> {
-        self.op.read().unwrap_or_else(PoisonError::into_inner)
+        // A callback belongs to a solve that holds the lock: it must not wait behind a writer that
+        // waits for the solve.
+        if CALLBACK.get() { self.op.read_recursive() } else { self.op.read() }
     }
 
-    /// The operator, for changes; no solver refers to it any more. Without the GIL.
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, ScalarOp> {
-        let guard = self.op.write().unwrap_or_else(PoisonError::into_inner);
+    /// The operator, for changes; no solver refers to it any more. Without the GIL. None in a
+    /// callback if the operator is in use: the solve would wait for itself.
+    pub(crate) fn write(&self) -> Option<RwLockWriteGuard<'_, ScalarOp>> {
+        let guard = if CALLBACK.get() { self.op.try_write()? } else { self.op.write() };
         drop(self.take_solver());
-        guard
+        Some(guard)
     }
 
     /// Takes the latest solver away, while the operator is locked.
     pub(crate) fn take_solver(&self) -> Option<Box<dyn Any + Send>> {
-        self.solver.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.solver.lock().take()
     }
 
     /// Keeps a solver, while the operator is locked.
     pub(crate) fn keep_solver(&self, solver: Box<dyn Any + Send>) {
-        let kept = self.solver.lock().unwrap_or_else(PoisonError::into_inner).replace(solver);
+        let kept = self.solver.lock().replace(solver);
         drop(kept);
     }
 

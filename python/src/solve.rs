@@ -4,7 +4,7 @@ use crate::arrays::{ArrayPlace, ArrayRef, describe, host_slice, host_slice_mut};
 use crate::build::{AnyView, builder, with_csr};
 use crate::error::{Exception, raised};
 use crate::product::check_operand;
-use crate::shared::{PyOperator, either, side};
+use crate::shared::{PyOperator, called_back, either, side};
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -36,8 +36,10 @@ impl Listener {
         if raised.is_some() {
             return;
         }
-        let told = Python::attach(|py| {
-            callback.call1(py, (progress.iterations, progress.residual)).map(drop)
+        let told = called_back(|| {
+            Python::attach(|py| {
+                callback.call1(py, (progress.iterations, progress.residual)).map(drop)
+            })
         });
         *raised = told.err();
     }

@@ -1,6 +1,7 @@
 """Solvers of this package, and those of SciPy with operators."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -114,3 +115,22 @@ def test_solves_of_several_threads_and_in_callbacks():
     inner = []
     sparseop.cg(op, B, callback=lambda p: inner.append(sparseop.cg(op, B)[0]))
     assert inner and all(np.array_equal(x, expected) for x in inner)
+
+
+def test_callbacks_multiply_while_others_wait_to_update():
+    op = sparseop.auto(A, updatable=True)
+    waiting = threading.Thread(target=op.update_values, args=(2 * A.data,))
+    seen = []
+
+    def callback(progress):
+        if not seen:
+            waiting.start()
+            time.sleep(0.05)
+        seen.append(op @ B)
+        with pytest.raises(sparseop.SettingError, match="afterwards"):
+            op.update_values(A.data)
+
+    x, info = sparseop.cg(op, B, callback=callback)
+    assert info == 0 and all(np.allclose(y, A @ B) for y in seen)
+    waiting.join()
+    assert np.allclose(op @ B, 2 * (A @ B))
