@@ -1,10 +1,9 @@
 //! The compiled part of the Python package `sparseop`: operators and their products, solvers,
 //! files, and generated matrices.
 //!
-//! The classes and functions are documented for users in Python's own terms: in `__init__.pyi` and
-//! the docstrings of the package. An array of another library is described by an
-//! [`arrays::ArrayRef`], and multiplied in place.
-#![allow(missing_docs, unreachable_pub)]
+//! Documentation of public classes and functions is for users of Python: it becomes their
+//! docstrings, whose examples are run. An array of another library is described by an
+//! [`arrays::ArrayRef`], and multiplied where it is.
 
 mod arrays;
 mod build;

@@ -1,5 +1,6 @@
 """Files, devices, profiles, the program, and the import."""
 
+import importlib
 import os
 import pathlib
 import subprocess
@@ -87,6 +88,19 @@ def test_the_program(tmp_path):
     assert failed.returncode == 1 and "none.mtx" in failed.stderr
     analyzed = python("-m", "sparseop", "analyze", "gallery:small", "--json")
     assert analyzed.returncode == 0 and '"plan"' in analyzed.stdout
+
+
+def test_nvrtc_of_a_package_is_found(tmp_path, monkeypatch):
+    from sparseop import _gpu
+
+    for version in ("12", "13", "alt.13"):
+        file = tmp_path / "nvidia" / f"cu{version}" / "lib" / f"libnvrtc.so.{version}"
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    names = [file.name for file in _gpu.libraries()]
+    assert "libnvrtc.so.13" in names and names.index("libnvrtc.so.12") > 0
 
 
 def test_show(capsys):

@@ -261,8 +261,10 @@ def devices():
     >>> "cpu" in sparseop.devices()
     True
     """
+    from ._gpu import prepare
     from ._sparseop import devices as names
 
+    prepare()
     return dict(names())
 
 

@@ -1,6 +1,7 @@
 """Matrices of other libraries as arrays of CSR."""
 
 from ._errors import DtypeError, MatrixError, SettingError
+from ._gpu import prepare
 from ._sparseop import Operator, build as build_arrays, row_order
 
 
@@ -35,6 +36,8 @@ def to_scipy(op):
 def build(A, shape, dtype, settings, copy):
     """The operator of a matrix."""
     shape, arrays, order = csr_arrays(A, shape, dtype)
+    if settings["device"] not in (None, "cpu") or hasattr(arrays[2], "__cuda_array_interface__"):
+        prepare()
     return build_arrays(shape, arrays, order, settings, copy)
 
 

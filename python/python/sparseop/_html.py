@@ -34,7 +34,7 @@ def bins(histogram, count=40):
     edges = {shortest}
     if longest - shortest < count:
         edges.update(range(shortest, longest + 2))
-    elif longest <= 8 * count:
+    elif longest <= 2 * count:
         edges.update(shortest + (longest + 1 - shortest) * i // count for i in range(count + 1))
     else:
         edge = max(shortest, 1)
@@ -81,7 +81,13 @@ def operator(op):
     times = [c["measured"] or c["predicted"] for c in decision["candidates"]]
     shortest = min((time for time in times if time), default=1)
     rows = []
-    candidates = sorted(zip(times, decision["candidates"]), key=lambda c: c[0] or float("inf"))
+
+    def order(entry):
+        time, candidate = entry
+        chosen, measured = candidate["verdict"] == "chosen", candidate["measured"] is not None
+        return (not chosen, not measured, time or float("inf"))
+
+    candidates = sorted(zip(times, decision["candidates"]), key=order)
     for time, candidate in candidates[:12]:
         chosen = candidate["verdict"] == "chosen"
         length = min(BAR, 20 * time / shortest) if time else 0
@@ -104,6 +110,6 @@ def operator(op):
     return (
         f"<div><p><b>{html.escape(decision['plan'])}</b> on {html.escape(op.device)}: {m} × {n}, "
         f"{op.nnz} entries of {op.dtype}, {size(op.memory_bytes)} packed</p>"
-        f"{picture(stats)}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-        "</table></div>"
+        f"{picture(stats)}<table style='border-spacing:8px 1px;white-space:nowrap'>"
+        f"<thead style='text-align:left'><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

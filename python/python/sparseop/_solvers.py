@@ -5,6 +5,7 @@ from typing import NamedTuple
 from ._build import csr_arrays, root, to_host
 from ._copies import converted, restored
 from ._errors import NotConvergedError, SettingError
+from ._gpu import prepare
 from ._sparseop import Operator, device_zeros, pagerank as rank_arrays, solve as solve_arrays
 
 
@@ -112,6 +113,8 @@ def pagerank(A, damping, rtol, maxiter, device, callback):
     if device is None:
         on_gpu = library == "cupy" or (library == "torch" and values.is_cuda)
         device = "cuda" if on_gpu else "cpu"
+    if device != "cpu":
+        prepare()
     ranks, told = rank_arrays(
         shape,
         [to_host(array) for array in arrays],
