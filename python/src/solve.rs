@@ -1,6 +1,6 @@
 //! Solvers.
 
-use crate::arrays::{ArrayPlace, ArrayRef, describe, host_slice, host_slice_mut};
+use crate::arrays::{ArrayPlace, ArrayRef, describe, host_slice, host_slice_mut, stream_of};
 use crate::build::{AnyView, builder, with_csr};
 use crate::error::{Exception, raised};
 use crate::product::check_operand;
@@ -150,7 +150,13 @@ pub(crate) fn solve(
     let settings = Settings { tolerance: rtol, max_iterations: maxiter, ..Settings::default() };
     let request = SolveRequest { method, settings, jacobi, transposed: op.transposed };
     let listener = Listener::new(callback);
+    // The vectors may still be in the process of being written on the caller's stream.
+    let stream = match b.place {
+        ArrayPlace::Host => None,
+        ArrayPlace::Cuda(ordinal) => Some(stream_of(py, b.library, ordinal, &shared.device)?),
+    };
     let done = py.detach(|| {
+        stream.map_or(Ok(()), |stream| stream.synchronize())?;
         let guard = shared.read();
         let kept = shared.take_solver().and_then(|kept| kept.downcast::<KeptSolver>().ok());
         let kept = kept.filter(|kept| kept.request == request);

@@ -143,23 +143,28 @@ def test_cupy_zero_copies():
     assert pool.used_bytes() - taken < y.nbytes + 1024
 
 
-def test_cupy_streams():
-    cupy = need("cupy")
-    A = sparseop.gallery("uniform,rows=50k")
-    op = sparseop.auto(cupy_matrices(cupy, A)["csr"])
-    slow = cupy.RawKernel(
+def filled_late(cupy, count, value):
+    """A vector that a kernel writes about 10 ms later, on the current stream."""
+    kernel = cupy.RawKernel(
         'extern "C" __global__ void fill(double* x, int n, double value) {'
         "  long long end = clock64() + 20000000; while (clock64() < end) {}"
         "  for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = value; }",
         "fill",
     )
+    x = cupy.zeros(count)
+    kernel((1,), (256,), (x, np.int32(count), np.float64(value)))
+    return x
+
+
+def test_cupy_streams():
+    cupy = need("cupy")
+    A = sparseop.gallery("uniform,rows=50k")
+    op = sparseop.auto(cupy_matrices(cupy, A)["csr"])
     one = A @ np.ones(50_000)
     for number in range(8):
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:
-            x = cupy.zeros(50_000)
-            slow((1,), (256,), (x, np.int32(50_000), np.float64(number)))
-            # Enqueued behind the kernel, which writes `x` about 10 ms later.
+            x = filled_late(cupy, 50_000, number)
             y = op @ x
             twice = 2 * y
         del x
@@ -218,6 +223,10 @@ def test_cupy_solvers():
             x, info = getattr(sparseop, method)(op, b, M=M, callback=seen.append)
             assert isinstance(x, cupy.ndarray) and info == 0 and seen, (method, info)
             assert float(cupy.linalg.norm(b - op @ x)) <= 2e-8 * 60
+    with cupy.cuda.Stream(non_blocking=True):
+        b = filled_late(cupy, 3600, 2)
+        x, info = sparseop.cg(op, b)
+        assert info == 0 and float(cupy.linalg.norm(2 - op @ x)) <= 4e-8 * 60
     x, info = linalg.cg(linalg.aslinearoperator(op), b, **tolerance(linalg.cg))
     assert info == 0 and float(cupy.linalg.norm(b - op @ x)) <= 1e-5 * 60
     G = sparseop.gallery("rmat,scale=10,values=pattern")

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use sparseop::Device;
+use std::sync::OnceLock;
 
 pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
     let py = array.py();
@@ -59,7 +60,8 @@ pub(super) fn new<'py>(py: Python<'py>, of: &ArrayRef, rows: usize) -> PyResult<
         Some(count) => empty.call1(((rows, count), of.elements.name(), order)),
     };
     let ArrayPlace::Cuda(ordinal) = of.place else { return make() };
-    if Device::gpu_count() < 2 {
+    static GPUS: OnceLock<usize> = OnceLock::new();
+    if *GPUS.get_or_init(Device::gpu_count) < 2 {
         return make();
     }
     let device = DEVICE.import(py, "cupy.cuda", "Device")?.call1((ordinal,))?;
