@@ -1,13 +1,23 @@
 """Arrays and matrices of JAX on the CPU."""
 
+import os
+
 import numpy as np
 import pytest
 import sparseop
 
+# JAX would take three quarters of the memory of a GPU.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 jax = pytest.importorskip("jax")
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_platforms", "cpu")
 from jax.experimental import sparse  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu():
+    """Arrays on the CPU, also where there is a GPU; tests of GPUs have a file of their own."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
 
 
 @pytest.mark.parametrize("kind", [sparse.BCSR, sparse.BCOO])
