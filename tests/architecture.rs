@@ -18,9 +18,10 @@ const LAYERS: [&[&str]; 7] = [
 ];
 
 /// The packages beside the library, each with the packages of this workspace that it may depend on.
-const PACKAGES: [(&str, &[&str]); 5] = [
+const PACKAGES: [(&str, &[&str]); 6] = [
     ("capi", &["sparseop"]),
     ("cli", &["sparseop", "sparseop-solvers", "sparseop-testkit", "sparseop-tune"]),
+    ("python", &["sparseop", "sparseop-cli", "sparseop-solvers"]),
     ("solvers", &["sparseop"]),
     ("testkit", &["sparseop"]),
     ("tune", &["sparseop", "sparseop-testkit"]),

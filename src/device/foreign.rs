@@ -67,6 +67,25 @@ impl<T: Copy> Foreign<T> {
         }
     }
 
+    /// As [`new`](Self::new), without asking the driver of a GPU.
+    ///
+    /// # Safety
+    ///
+    /// As of [`new`](Self::new), and there are `len` elements in the memory of the device.
+    pub(super) unsafe fn known(
+        device: &Device,
+        what: &'static str,
+        address: u64,
+        len: usize,
+    ) -> Result<Self, Error> {
+        match device {
+            // SAFETY: the caller's promise.
+            Device::Cpu => unsafe { Self::new(device, what, address, len) },
+            // SAFETY: as above.
+            Device::Cuda(gpu) => Ok(Self::Gpu(unsafe { gpu.known(address, len) })),
+        }
+    }
+
     /// Copies the elements to host memory, after everything enqueued on the default queue of the
     /// GPU.
     fn to_vec(&self) -> Result<Vec<T>, Error> {

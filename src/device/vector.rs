@@ -105,6 +105,23 @@ impl<T: Scalar> DeviceVec<T> {
         Ok(Self { storage })
     }
 
+    /// As [`from_raw`](Self::from_raw), without asking the driver, which takes microseconds: for
+    /// arrays whose library knows their device and length.
+    ///
+    /// # Safety
+    ///
+    /// As of [`from_raw`](Self::from_raw); the address is that of `len` aligned elements in the
+    /// memory of the device.
+    #[doc(hidden)]
+    pub unsafe fn from_known(device: &Device, address: u64, len: usize) -> Result<Self, Error> {
+        // SAFETY: the caller's promise.
+        let storage = match unsafe { Foreign::known(device, "vector", address, len)? } {
+            Foreign::Host(memory) => Storage::Foreign(memory),
+            Foreign::Gpu(buffer) => Storage::Gpu(Arc::new(buffer)),
+        };
+        Ok(Self { storage })
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         match &self.storage {

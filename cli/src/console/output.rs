@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{self, StdoutLock, Write};
-use std::process::ExitCode;
 
 /// Error of writing to standard output.
 #[derive(Debug)]
@@ -42,7 +41,7 @@ impl StandardOutput {
 }
 
 /// Prints the help or the version that clap has made, and returns the exit code.
-pub(crate) fn print_help(help: &clap::Error) -> ExitCode {
+pub(crate) fn print_help(help: &clap::Error) -> u8 {
     let printed = StandardOutput::open().and_then(|out| {
         // clap locks standard output itself, and styles the text for a terminal.
         drop(out);
@@ -51,9 +50,9 @@ pub(crate) fn print_help(help: &clap::Error) -> ExitCode {
     match printed {
         Err(error) if !error.is_broken_pipe() => {
             super::say(&format!("error: {error}"));
-            ExitCode::FAILURE
+            crate::FAILURE
         }
-        _ => ExitCode::SUCCESS,
+        _ => crate::SUCCESS,
     }
 }
 

@@ -1,0 +1,183 @@
+"""Matrices of other libraries as arrays of CSR."""
+
+from ._errors import DtypeError, MatrixError, SettingError
+from ._gpu import prepare
+from ._sparseop import Operator, build as build_arrays, row_order
+
+
+def root(thing):
+    """Name of the package of an object's class."""
+    return type(thing).__module__.partition(".")[0]
+
+
+def is_single(dtype):
+    """True for float32, False for float64."""
+    import numpy
+
+    found = numpy.dtype(dtype)
+    if found not in (numpy.float32, numpy.float64):
+        raise DtypeError(f"`dtype` is float32 or float64, not {found}")
+    return found == numpy.float32
+
+
+def scipy_csr(arrays):
+    """A matrix of SciPy around arrays."""
+    from scipy.sparse import csr_array
+
+    shape, offsets, columns, values = arrays
+    return csr_array((values, columns, offsets), shape=shape)
+
+
+def to_scipy(op):
+    """The matrix of an operator."""
+    return scipy_csr(op._to_csr())
+
+
+def build(A, shape, dtype, settings, copy):
+    """The operator of a matrix."""
+    shape, arrays, order = csr_arrays(A, shape, dtype)
+    if settings["device"] not in (None, "cpu") or hasattr(arrays[2], "__cuda_array_interface__"):
+        prepare()
+    return build_arrays(shape, arrays, order, settings, copy)
+
+
+def host_arrays(A):
+    """Shape and arrays of CSR of a matrix or an operator, in host memory."""
+    if isinstance(A, Operator):
+        shape, *arrays = A._to_csr()
+        return shape, arrays
+    shape, arrays, _ = csr_arrays(A, None, None)
+    return shape, [to_host(array) for array in arrays]
+
+
+def to_host(array):
+    """An array as one of NumPy, copied from a GPU."""
+    import numpy
+
+    if root(array) == "cupy":
+        return array.get()
+    if root(array) == "torch":
+        return array.detach().cpu().numpy()
+    return numpy.asarray(array)
+
+
+def csr_arrays(A, shape=None, dtype=None):
+    """Shape, the arrays `(indptr, indices, data)`, and the positions of the entries in the values
+    of `A`, or None if they are in its order."""
+    if isinstance(A, Operator):
+        raise SettingError("the matrix is an operator already; use it, or pass op.to_scipy()")
+    if isinstance(A, tuple):
+        if shape is None or len(A) != 3:
+            raise SettingError("pass the arrays (data, indices, indptr) together with a shape")
+        data, indices, indptr = A
+        return shape, [indptr, indices, cast(data, dtype)], None
+    kinds = {
+        "scipy": of_scipy,
+        "cupyx": of_cupy,
+        "torch": of_torch,
+        "jax": of_jax,
+    }
+    for kind in type(A).__mro__:
+        take = kinds.get(kind.__module__.partition(".")[0])
+        if take is not None:
+            return take(A, dtype)
+    if hasattr(A, "tocsr"):
+        return of_scipy(A.tocsr(), dtype)
+    raise DtypeError(
+        f"{type(A).__module__}.{type(A).__name__} is no sparse matrix of SciPy, CuPy, PyTorch or "
+        "JAX; for a dense array pass scipy.sparse.csr_array(A)"
+    )
+
+
+def cast(data, dtype):
+    """Values converted to a type, if one is given."""
+    if dtype is None:
+        return data
+    name = "float32" if is_single(dtype) else "float64"
+    if root(data) == "torch":
+        import torch
+
+        return data.to(getattr(torch, name))
+    return data.astype(name, copy=False) if root(data) != "jax" else data.astype(name)
+
+
+def of_scipy(A, dtype):
+    import numpy
+
+    if A.format not in ("csr", "csc", "coo", "bsr"):
+        raise MatrixError(f"the matrix is in the format {A.format}; pass A.tocsr()")
+    shape, data = A.shape, A.data
+    if len(shape) != 2:
+        raise MatrixError(f"the array has {len(shape)} dimensions; an operator has two")
+    if A.format == "csr":
+        return shape, [A.indptr, A.indices, cast(data, dtype)], None
+    if A.format == "csc":
+        rows, columns = A.indices, numpy.repeat(
+            numpy.arange(shape[1], dtype=A.indices.dtype), numpy.diff(A.indptr)
+        )
+    elif A.format == "coo":
+        rows, columns = A.row, A.col
+    else:
+        height, width = A.blocksize
+        first = numpy.repeat(numpy.arange(len(A.indptr) - 1), numpy.diff(A.indptr))
+        rows = height * first[:, None, None] + numpy.arange(height)[None, :, None]
+        columns = width * A.indices.astype("int64")[:, None, None] + numpy.arange(width)
+        rows, columns = numpy.broadcast_arrays(rows, columns)
+        rows, columns, data = rows.ravel(), columns.ravel(), data.ravel()
+    rows = numpy.ascontiguousarray(rows)
+    indptr, order = row_order(rows, shape[0])
+    return shape, [indptr, columns[order], cast(data, dtype)[order]], order
+
+
+def of_cupy(A, dtype):
+    import cupy
+
+    if A.format not in ("csr", "csc", "coo"):
+        raise MatrixError(f"the matrix is in the format {A.format}; pass A.tocsr()")
+    shape, data = A.shape, cast(A.data, dtype)
+    if A.format == "csr":
+        return shape, [A.indptr, A.indices, data], None
+    if A.format == "csc":
+        entries = cupy.arange(data.size, dtype=A.indptr.dtype)
+        rows, columns = A.indices, cupy.searchsorted(A.indptr, entries, side="right") - 1
+    else:
+        rows, columns = A.row, A.col
+    order = cupy.argsort(rows, kind="stable")
+    indptr = cupy.searchsorted(rows[order], cupy.arange(shape[0] + 1, dtype=rows.dtype))
+    return shape, [indptr, columns[order].astype("int32"), data[order]], order
+
+
+def of_torch(A, dtype):
+    import torch
+
+    if A.layout != torch.sparse_csr:
+        raise MatrixError(f"the tensor has the layout {A.layout}; pass A.to_sparse_csr()")
+    if A.ndim != 2 or A.values().ndim != 1:
+        raise MatrixError("the tensor has batches or dense dimensions; pass matrices one by one")
+    indptr, indices = A.crow_indices(), A.col_indices()
+    if A.is_cuda:
+        if A.shape[1] > 2**32 - 2:
+            raise MatrixError("the matrix has more than 2**32 - 2 columns")
+        # GPUs take columns of 32 bits.
+        indices = indices.to(torch.int32)
+    return tuple(A.shape), [indptr, indices, cast(A.values().detach(), dtype)], None
+
+
+def of_jax(A, dtype):
+    import jax.numpy
+    import numpy
+
+    kind = type(A).__name__
+    if kind not in ("BCSR", "BCOO") or A.n_batch or A.n_dense:
+        raise MatrixError("the matrix is neither BCSR nor BCOO, or has batches; convert it")
+    data = cast(A.data, dtype)
+    if kind == "BCSR":
+        return A.shape, [A.indptr, A.indices, data], None
+    rows, columns = A.indices[:, 0], A.indices[:, 1]
+    if data.device.platform == "cpu":
+        indptr, order = row_order(numpy.ascontiguousarray(rows), A.shape[0])
+        arrays = [indptr, numpy.asarray(columns)[order], numpy.asarray(data)[order]]
+        return A.shape, arrays, order
+    order = jax.numpy.argsort(rows, stable=True)
+    indptr = jax.numpy.searchsorted(rows[order], jax.numpy.arange(A.shape[0] + 1))
+    return A.shape, [indptr.astype("int32"), columns[order].astype("int32"), data[order]], order

@@ -1,0 +1,61 @@
+"""Copies of arguments, for callers that have asked for them with `copy=True`."""
+
+from ._build import root, to_host
+from ._errors import SettingError
+
+
+def converted(op, x):
+    """An array with the elements of `x` that products with `op` take, and whether it is in host
+    memory for an operator on a GPU."""
+    import numpy
+
+    name, library = str(op.dtype), root(x)
+    on_gpu = op.device != "cpu"
+    if library == "cupy" and on_gpu:
+        import cupy
+
+        with cupy.cuda.Device(int(op.device[5:])):
+            return cupy.ascontiguousarray(cupy.asarray(x, dtype=name)), False
+    if library == "torch":
+        import torch
+
+        return x.detach().to(op.device, getattr(torch, name)).contiguous(), False
+    if library.startswith("jax") and (x.device.platform != "cpu") == on_gpu:
+        return x.astype(name), False
+    host = numpy.asarray(to_host(x), dtype=name)
+    contiguous = host.flags.c_contiguous or host.flags.f_contiguous
+    return host if contiguous else numpy.ascontiguousarray(host), on_gpu
+
+
+def restored(y, like):
+    """An array with the elements of `y` in the library and on the device of another."""
+    library = root(like)
+    if library == root(y) and library != "torch":
+        return y
+    if library == "cupy":
+        import cupy
+
+        return cupy.asarray(y)
+    if library == "torch":
+        return y.to(like.device)
+    if library.startswith("jax"):
+        import jax
+
+        return jax.device_put(y, like.device)
+    return y
+
+
+def multiply(op, x, out, alpha, beta, error):
+    """A product with copies of its arguments. `error` is the reason why they are needed."""
+    from ._errors import ContiguityError, DeviceError, DtypeError
+
+    if not isinstance(error, (ContiguityError, DeviceError, DtypeError)):
+        raise error
+    if out is None and beta != 0:
+        raise SettingError("`beta` needs an `out`, which it multiplies")
+    array, staged = converted(op, x)
+    y = restored(op._apply(array, None, alpha, 0.0, staged), x)
+    if out is None:
+        return y
+    out[...] = y if beta == 0 else y + beta * out
+    return out

@@ -1,0 +1,131 @@
+"""Solvers: arguments and results as arrays of the caller's library."""
+
+from typing import NamedTuple
+
+from ._build import csr_arrays, root, to_host
+from ._copies import converted, restored
+from ._errors import NotConvergedError, SettingError
+from ._gpu import prepare
+from ._sparseop import Operator, device_zeros, pagerank as rank_arrays, solve as solve_arrays
+
+
+class Progress(NamedTuple):
+    """Progress of an iteration."""
+
+    iterations: int
+    residual: float
+
+
+class SolveInfo(int):
+    """Report of an iteration, and a number as of SciPy's solvers: 0 after convergence, the number
+    of iterations if their limit was reached, negative otherwise.
+
+    >>> import numpy as np, sparseop
+    >>> A = sparseop.gallery("poisson2d,n=30,values=laplacian")
+    >>> info = sparseop.cg(A, np.ones(900), maxiter=5)[1]
+    >>> int(info), info.outcome, info.iterations, len(info.history)
+    (5, 'max-iterations', 5, 6)
+    """
+
+    def __new__(cls, told):
+        outcome, advice, iterations, residual, history, restarts, seconds = told
+        number = {"converged": 0, "max-iterations": max(iterations, 1)}.get(outcome, -1)
+        self = super().__new__(cls, number)
+        self.outcome = outcome
+        self.advice = advice
+        self.iterations = iterations
+        self.residual = residual
+        self.history = history
+        self.restarts = restarts
+        self.seconds = seconds
+        return self
+
+    def __repr__(self):
+        return (
+            f"<{self.outcome} after {self.iterations} iterations, residual {self.residual:.2e}, "
+            f"{self.seconds * 1e3:.3g} ms>"
+        )
+
+    def converged(self):
+        """Returns itself after convergence, and raises an exception with advice otherwise."""
+        if self != 0:
+            raise NotConvergedError(
+                f"{self.outcome} after {self.iterations} iterations with residual "
+                f"{self.residual:.2e}: {self.advice}"
+            )
+        return self
+
+
+def listener(callback):
+    if callback is None:
+        return None
+    return lambda iterations, residual: callback(Progress(iterations, residual))
+
+
+def start(b, x0):
+    """A vector for the solution, which begins as `x0` or 0, and a function that hands it over."""
+    library = root(b)
+    if library.startswith("jax"):
+        import jax.numpy
+        import numpy
+
+        if b.device.platform == "cpu":
+            x = numpy.zeros_like(b) if x0 is None else numpy.array(x0)
+            return x, jax.numpy.asarray
+        if x0 is not None:
+            raise SettingError("`x0` is not taken with arrays of JAX on a GPU; leave it out")
+        return device_zeros(b), jax.numpy.from_dlpack
+    if x0 is not None:
+        return (x0.clone() if library == "torch" else x0.copy()), None
+    import importlib
+
+    namespace = importlib.import_module(library if library in ("torch", "cupy") else "numpy")
+    return namespace.zeros_like(b), None
+
+
+def solve(method, op, b, x0, rtol, maxiter, M, callback, copy, restart=30):
+    if not isinstance(op, Operator):
+        from . import auto
+
+        op = auto(op)
+    if M not in (None, "jacobi"):
+        raise SettingError('`M` is None or "jacobi"; other preconditioners are not supported')
+    given, staged = b, False
+    if op.copy if copy is None else copy:
+        b, staged = converted(op, b)
+        x0 = None if x0 is None else converted(op, x0)[0]
+    if root(b) == "torch":
+        b = b.detach()
+    x, finish = start(b, x0)
+    told = solve_arrays(
+        op, b, x, method, restart, rtol, maxiter, M == "jacobi", listener(callback), staged
+    )
+    x = x if finish is None else finish(x)
+    return (x if b is given else restored(x, given)), SolveInfo(told)
+
+
+def pagerank(A, damping, rtol, maxiter, device, callback):
+    shape, arrays, _ = csr_arrays(A)
+    values = arrays[2]
+    if not str(values.dtype).endswith(("float32", "float64")):
+        values = arrays[2] = csr_arrays(A, dtype="float64")[1][2]
+    library = root(values)
+    if device is None:
+        on_gpu = library == "cupy" or (library == "torch" and values.is_cuda)
+        device = "cuda" if on_gpu else "cpu"
+    if device != "cpu":
+        prepare()
+    ranks, told = rank_arrays(
+        shape,
+        [to_host(array) for array in arrays],
+        {"device": device},
+        damping,
+        rtol,
+        maxiter,
+        listener(callback),
+    )
+    if library == "torch":
+        import torch
+
+        ranks = torch.from_numpy(ranks)
+    return restored(ranks, values), SolveInfo(told)

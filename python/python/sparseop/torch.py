@@ -1,0 +1,84 @@
+"""Operators in PyTorch: products with gradients, also in compiled functions.
+
+`op @ x` records itself if `x` needs a gradient. :class:`SparseLinear` also takes part in
+`torch.compile`, which knows the operator `torch.ops.sparseop.matmul`.
+"""
+
+import weakref
+
+import torch
+
+from ._errors import SettingError
+
+# The operators in use, by their numbers.
+_operators = weakref.WeakValueDictionary()
+
+
+def _view(handle, transposed):
+    op = _operators[handle]
+    return op if op._transposed == transposed else op.T
+
+
+@torch.library.custom_op("sparseop::matmul", mutates_args=())
+def _matmul(x: torch.Tensor, handle: int, transposed: bool, rows: int) -> torch.Tensor:
+    return _view(handle, transposed)._apply(x.detach())
+
+
+@_matmul.register_fake
+def _(x, handle, transposed, rows):
+    return x.new_empty((rows,) + tuple(x.shape[1:]))
+
+
+def _setup(ctx, inputs, output):
+    x, handle, transposed, _ = inputs
+    # Keeps it alive until the backward pass.
+    ctx.op = _operators[handle]
+    ctx.transposed = transposed
+    ctx.rows = x.shape[0]
+
+
+def _backward(ctx, gradient):
+    _operators[ctx.op._handle] = ctx.op
+    transposed = not ctx.transposed
+    gradient = torch.ops.sparseop.matmul(
+        gradient.contiguous(), ctx.op._handle, transposed, ctx.rows
+    )
+    return gradient, None, None, None
+
+
+_matmul.register_autograd(_backward, setup_context=_setup)
+
+
+def matmul(op, x):
+    """`op @ x` for a tensor of shape (n,) or (n, k), with gradients for `x`.
+
+    The backward pass multiplies with the transposed matrix, which has a plan of its own.
+    """
+    _operators[op._handle] = op
+    return torch.ops.sparseop.matmul(x, op._handle, op._transposed, op.shape[0])
+
+
+def _recorded(op, x, out, alpha, beta):
+    if out is not None:
+        raise SettingError("`out` has no gradient; leave it out, or use torch.no_grad()")
+    if beta != 0:
+        raise SettingError("`beta` needs an `out`, which it multiplies")
+    y = matmul(op, x)
+    return y if alpha == 1 else alpha * y
+
+
+class SparseLinear(torch.nn.Module):
+    """A layer that multiplies with a fixed matrix: `x` of shape (n,) or (n, k) becomes A x."""
+
+    def __init__(self, op):
+        super().__init__()
+        self.op = op
+        # Numbers, which the compiler understands.
+        self._handle, self._transposed, self._rows = op._handle, op._transposed, op.shape[0]
+        _operators[op._handle] = op
+
+    def forward(self, x):
+        return torch.ops.sparseop.matmul(x, self._handle, self._transposed, self._rows)
+
+    def extra_repr(self):
+        return repr(self.op)

@@ -1,0 +1,293 @@
+//! DLPack, version 0 of its structures, which every library has: arrays borrowed from others, and
+//! vectors in GPU memory handed to them. The crates for it bring a device layer of their own.
+
+use super::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType};
+use crate::error::{Exception, raised};
+use crate::stream;
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use sparseop::{Device, DeviceVec, Error, Layout, Scalar};
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+const NAME: &CStr = c"dltensor";
+const USED: &CStr = c"used_dltensor";
+
+/// Kinds of devices.
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+const CUDA_MANAGED: i32 = 13;
+
+/// Kinds of elements.
+const INT: u8 = 0;
+const UINT: u8 = 1;
+const FLOAT: u8 = 2;
+
+/// Number of a legacy default stream in the protocol of Python.
+const LEGACY_STREAM: u64 = 1;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct RawTensor {
+    data: *mut c_void,
+    device_kind: i32,
+    device_ordinal: i32,
+    ndim: i32,
+    kind: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+#[repr(C)]
+struct ManagedTensor {
+    tensor: RawTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedTensor)>,
+}
+
+/// A borrowed array, which its owner frees after the drop.
+#[derive(Debug)]
+pub(super) struct Tensor(NonNull<ManagedTensor>);
+
+// SAFETY: DLPack lets a tensor be released on any thread.
+unsafe impl Send for Tensor {}
+// SAFETY: shared access reads fields that do not change.
+unsafe impl Sync for Tensor {}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        // SAFETY: the tensor was taken from its capsule, and is released once.
+        unsafe {
+            if let Some(deleter) = self.0.as_ref().deleter {
+                deleter(self.0.as_ptr());
+            }
+        }
+    }
+}
+
+pub(super) fn describe(
+    array: &Bound<'_, PyAny>,
+    name: &str,
+    library: ArrayLibrary,
+) -> PyResult<ArrayRef> {
+    let py = array.py();
+    let place = array.call_method0(intern!(py, "__dlpack_device__"))?;
+    let (kind, ordinal): (i32, i32) = place.extract()?;
+    let place = match kind {
+        CPU | CUDA_HOST => ArrayPlace::Host,
+        CUDA | CUDA_MANAGED => ArrayPlace::Cuda(ordinal as usize),
+        other => {
+            let message = format!(
+                "`{name}` is on a device of kind {other} of DLPack; move it to the CPU or to an \
+                 NVIDIA GPU"
+            );
+            return Err(Exception::Device.error(py, message));
+        }
+    };
+    let options = PyDict::new(py);
+    if let ArrayPlace::Cuda(ordinal) = place {
+        let device = Device::cuda(ordinal).map_err(|error| raised(py, error))?;
+        let stream = stream::own(py, &device, ordinal)?.raw().expose_provenance() as u64;
+        options.set_item("stream", if stream == 0 { LEGACY_STREAM } else { stream })?;
+    }
+    let capsule = array.call_method(intern!(py, "__dlpack__"), (), Some(&options))?;
+    // SAFETY: a capsule of this name contains such a tensor, which is taken by renaming it.
+    let tensor = unsafe {
+        let managed = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr());
+        let Some(managed) = NonNull::new(managed.cast::<ManagedTensor>()) else {
+            return Err(PyErr::fetch(py));
+        };
+        if ffi::PyCapsule_SetName(capsule.as_ptr(), USED.as_ptr()) != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Tensor(managed)
+    };
+    // SAFETY: the tensor is alive.
+    let raw = unsafe { tensor.0.as_ref() }.tensor;
+    let ndim = raw.ndim as usize;
+    let mut dims = [1; 2];
+    let mut strides = None;
+    // SAFETY: `shape`, and `strides` unless it is null, have `ndim` elements.
+    unsafe {
+        for (index, dim) in dims.iter_mut().enumerate().take(ndim) {
+            *dim = *raw.shape.add(index) as usize;
+        }
+        if !raw.strides.is_null() && (1..=2).contains(&ndim) {
+            strides = Some([*raw.strides, *raw.strides.add(ndim - 1)]);
+        }
+    }
+    let (rows, columns) = (dims[0] as i64, dims[1] as i64);
+    // The stride of a dimension of one element does not matter.
+    let is = |stride: i64, wanted: i64, size: i64| size <= 1 || stride == wanted;
+    let (row_major, column_major) = match (strides, ndim) {
+        (None, 1) => (true, true),
+        (None, _) => (true, rows <= 1 || columns <= 1),
+        (Some([stride, _]), 1) => {
+            let whole = is(stride, 1, rows);
+            (whole, whole)
+        }
+        (Some([first, second]), _) => (
+            is(second, 1, columns) && is(first, columns, rows),
+            is(first, 1, rows) && is(second, rows, columns),
+        ),
+    };
+    let kind = match raw.kind {
+        INT => b'i',
+        UINT => b'u',
+        FLOAT => b'f',
+        _ => b'?',
+    };
+    let elements = match raw.lanes {
+        1 => ElementType::new(kind, usize::from(raw.bits) / 8),
+        _ => ElementType::Other,
+    };
+    Ok(ArrayRef {
+        library,
+        address: raw.data.expose_provenance() as u64 + raw.byte_offset,
+        elements,
+        ndim,
+        dims,
+        row_major,
+        column_major,
+        place,
+        // Arrays of JAX never change; others cannot say here that they are read-only.
+        writable: library != ArrayLibrary::Jax,
+        _tensor: Some(tensor),
+    })
+}
+
+/// Elements that this library has allocated on a GPU.
+#[derive(Debug, Clone)]
+enum Owned {
+    F32(Arc<DeviceVec<f32>>),
+    F64(Arc<DeviceVec<f64>>),
+}
+
+/// A result in GPU memory that another library takes over by DLPack.
+#[pyclass(frozen, module = "sparseop")]
+#[derive(Debug)]
+pub(crate) struct PyDeviceArray {
+    owned: Owned,
+    ordinal: usize,
+    ndim: usize,
+    dims: [usize; 2],
+    row_major: bool,
+}
+
+/// What an exported tensor points to.
+struct ExportedTensor {
+    tensor: ManagedTensor,
+    shape: [i64; 2],
+    strides: [i64; 2],
+    _owned: Owned,
+}
+
+unsafe extern "C" fn free_exported(tensor: *mut ManagedTensor) {
+    // SAFETY: `context` is the box of the export, and a consumer calls this once.
+    drop(unsafe { Box::from_raw((*tensor).context.cast::<ExportedTensor>()) });
+}
+
+unsafe extern "C" fn free_capsule(capsule: *mut ffi::PyObject) {
+    // SAFETY: a capsule that still has the first name was not taken by a consumer.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) == 1 {
+            free_exported(ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
+        }
+    }
+}
+
+impl PyDeviceArray {
+    /// An array of zeros on a GPU.
+    pub(super) fn zeros<'py>(
+        py: Python<'py>,
+        device: &Device,
+        ordinal: usize,
+        elements: ElementType,
+        ndim: usize,
+        dims: [usize; 2],
+        layout: Option<Layout>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        fn zeros<T: Scalar>(device: &Device, len: usize) -> Result<Arc<DeviceVec<T>>, Error> {
+            DeviceVec::zeros(device, len).map(Arc::new)
+        }
+        let len = dims.iter().product();
+        let owned = match elements {
+            ElementType::F32 => zeros(device, len).map(Owned::F32),
+            _ => zeros(device, len).map(Owned::F64),
+        };
+        let owned = owned.map_err(|error| raised(py, error))?;
+        let row_major = layout != Some(Layout::ColumnMajor);
+        Ok(Bound::new(py, Self { owned, ordinal, ndim, dims, row_major })?.into_any())
+    }
+}
+
+#[pymethods]
+impl PyDeviceArray {
+    fn __dlpack_device__(&self) -> (i32, usize) {
+        (CUDA, self.ordinal)
+    }
+
+    /// The contents are complete: the stream needs nothing to wait for.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<Bound<'py, PyAny>>,
+        dl_device: Option<(i32, usize)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = (stream, max_version);
+        if dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
+            return Err(PyBufferError::new_err("the array is on a GPU"));
+        }
+        if copy == Some(true) {
+            return Err(PyValueError::new_err("the array is not copied"));
+        }
+        let (address, bits) = match &self.owned {
+            Owned::F32(vector) => (vector.address(), 32),
+            Owned::F64(vector) => (vector.address(), 64),
+        };
+        let dims = self.dims.map(|dim| dim as i64);
+        let strides = if self.row_major { [dims[1], 1] } else { [1, dims[0]] };
+        let tensor = RawTensor {
+            data: std::ptr::with_exposed_provenance_mut(address as usize),
+            device_kind: CUDA,
+            device_ordinal: self.ordinal as i32,
+            ndim: self.ndim as i32,
+            kind: FLOAT,
+            bits,
+            lanes: 1,
+            shape: std::ptr::null_mut(),
+            strides: std::ptr::null_mut(),
+            byte_offset: 0,
+        };
+        let managed =
+            ManagedTensor { tensor, context: std::ptr::null_mut(), deleter: Some(free_exported) };
+        let strides = if self.ndim == 1 { [1, 1] } else { strides };
+        let _owned = self.owned.clone();
+        let exported = Box::into_raw(Box::new(ExportedTensor {
+            tensor: managed,
+            shape: dims,
+            strides,
+            _owned,
+        }));
+        // SAFETY: the box lives until the deleter is called, by the consumer or the capsule.
+        unsafe {
+            (*exported).tensor.context = exported.cast();
+            (*exported).tensor.tensor.shape = (&raw mut (*exported).shape).cast();
+            (*exported).tensor.tensor.strides = (&raw mut (*exported).strides).cast();
+            let managed = (&raw mut (*exported).tensor).cast::<c_void>();
+            let capsule = ffi::PyCapsule_New(managed, NAME.as_ptr(), Some(free_capsule));
+            Bound::from_owned_ptr_or_err(py, capsule)
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Tensors of PyTorch, which tell address, device and layout faster than through DLPack.
+
+use super::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType};
+use crate::error::Exception;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// Element types and their objects in PyTorch.
+static DTYPES: PyOnceLock<Vec<(Py<PyAny>, ElementType)>> = PyOnceLock::new();
+
+fn element_type(dtype: &Bound<'_, PyAny>) -> PyResult<ElementType> {
+    use ElementType::{F32, F64, I32, I64};
+    let py = dtype.py();
+    let known = DTYPES.get_or_try_init(py, || {
+        let torch = py.import("torch")?;
+        let types = [F32, F64, I32, I64]
+            .map(|elements| Ok::<_, PyErr>((torch.getattr(elements.name())?.unbind(), elements)));
+        types.into_iter().collect::<PyResult<Vec<_>>>()
+    })?;
+    let found = known.iter().find(|(object, _)| object.is(dtype));
+    Ok(found.map_or(ElementType::Other, |found| found.1))
+}
+
+pub(super) fn describe(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayRef> {
+    let py = tensor.py();
+    let ordinal: i64 = tensor.call_method0(intern!(py, "get_device"))?.extract()?;
+    let host = ordinal < 0;
+    let kind = if host { intern!(py, "is_cpu") } else { intern!(py, "is_cuda") };
+    if !tensor.getattr(kind)?.is_truthy()? {
+        let device = tensor.getattr("device")?;
+        let message = format!("`{name}` is on {device}; move it to the CPU or to an NVIDIA GPU");
+        return Err(Exception::Device.error(py, message));
+    }
+    let ndim: usize = tensor.call_method0(intern!(py, "dim"))?.extract()?;
+    let mut dims = [1; 2];
+    for (index, dim) in dims.iter_mut().enumerate().take(ndim) {
+        *dim = tensor.call_method1(intern!(py, "size"), (index,))?.extract()?;
+    }
+    let contiguous =
+        |tensor: &Bound<'_, PyAny>| tensor.call_method0(intern!(py, "is_contiguous"))?.is_truthy();
+    let row_major = contiguous(tensor)?;
+    let column_major = match ndim {
+        2 if !row_major || dims.contains(&1) => {
+            contiguous(&tensor.call_method0(intern!(py, "t"))?)?
+        }
+        2 => false,
+        _ => row_major,
+    };
+    Ok(ArrayRef {
+        library: ArrayLibrary::Torch,
+        address: tensor.call_method0(intern!(py, "data_ptr"))?.extract()?,
+        elements: element_type(&tensor.getattr(intern!(py, "dtype"))?)?,
+        ndim,
+        dims,
+        row_major,
+        column_major,
+        place: if host { ArrayPlace::Host } else { ArrayPlace::Cuda(ordinal as usize) },
+        writable: true,
+        _tensor: None,
+    })
+}
+
+/// True if operations on the tensor are recorded for a backward pass.
+pub(super) fn is_recorded(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static ENABLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = tensor.py();
+    Ok(tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()?
+        && ENABLED.import(py, "torch", "is_grad_enabled")?.call0()?.is_truthy()?)
+}
+
+/// The current stream of the thread on a GPU, as a number.
+pub(super) fn current_stream(py: Python<'_>, ordinal: usize) -> PyResult<u64> {
+    static RAW: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+    let raw = RAW.get_or_try_init(py, || {
+        let module = py.import("torch")?.getattr("_C")?;
+        Ok::<_, PyErr>(module.getattr_opt("_cuda_getCurrentRawStream")?.map(Bound::unbind))
+    })?;
+    match raw {
+        Some(raw) => raw.bind(py).call1((ordinal,))?.extract(),
+        None => {
+            let cuda = py.import("torch.cuda")?;
+            cuda.call_method1("current_stream", (ordinal,))?.getattr("cuda_stream")?.extract()
+        }
+    }
+}
+
+/// A new tensor like another, with another number of rows. Its contents are undefined.
+pub(super) fn new<'py>(
+    like: &Bound<'py, PyAny>,
+    of: &ArrayRef,
+    rows: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, new_empty) = (like.py(), intern!(like.py(), "new_empty"));
+    match of.vectors() {
+        None => like.call_method1(new_empty, ((rows,),)),
+        Some(count) if of.row_major => like.call_method1(new_empty, ((rows, count),)),
+        Some(count) => {
+            like.call_method1(new_empty, ((count, rows),))?.call_method0(intern!(py, "t"))
+        }
+    }
+}

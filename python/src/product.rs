@@ -1,0 +1,329 @@
+//! Products with arrays of a caller, and updates of values.
+
+use crate::arrays::{
+    ArrayLibrary, ArrayPlace, ArrayRef, NewArray, describe, host_slice, host_slice_mut,
+    is_recorded, library_of, stream_of,
+};
+use crate::error::{Exception, raised};
+use crate::shared::{PyOperator, SharedOp, either, side};
+use pyo3::intern;
+use pyo3::prelude::*;
+use sparseop::device::DeviceView;
+use sparseop::{DeviceVec, Error, Layout, Multivector, Scalar, SparseOp, Stream};
+
+/// Options of a product `y = alpha A x + beta y`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProductOptions {
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+    /// True if vectors in host memory are copied to the operator's GPU and back.
+    pub(crate) staged: bool,
+}
+
+impl ProductOptions {
+    pub(crate) const PLAIN: Self = Self { alpha: 1.0, beta: 0.0, staged: false };
+
+    fn is_plain(self) -> bool {
+        self.alpha == 1.0 && self.beta == 0.0
+    }
+}
+
+/// A checked product.
+struct CheckedProduct {
+    transposed: bool,
+    x: (u64, usize),
+    y: (u64, usize),
+    /// Number and layout of several vectors.
+    vectors: Option<(usize, Layout)>,
+    options: ProductOptions,
+    /// None for vectors in host memory.
+    stream: Option<Stream>,
+    /// True if the product has ended when the call returns.
+    waits: bool,
+}
+
+/// Checks that an array can be an operand as it is.
+pub(crate) fn check_operand(
+    py: Python<'_>,
+    op: &SharedOp,
+    array: &ArrayRef,
+    name: &str,
+    staged: bool,
+) -> PyResult<()> {
+    if array.elements != op.elements {
+        let (own, found) = (op.elements.name(), array.elements.name());
+        let message = format!(
+            "`{name}` has elements of {found}, the operator of {own}; convert it with \
+             astype(\"{own}\") (PyTorch: to(torch.{own})), or pass copy=True"
+        );
+        return Err(Exception::Dtype.error(py, message));
+    }
+    if array.place != op.place && !(staged && array.place == ArrayPlace::Host) {
+        let (own, found) = (op.place, array.place);
+        let message = format!(
+            "`{name}` is on {found}, the operator on {own}; pass an array on {own}, build the \
+             operator with device=\"{}\", or pass copy=True",
+            if found == ArrayPlace::Host { "cpu".to_owned() } else { found.to_string() }
+        );
+        return Err(Exception::Device.error(py, message));
+    }
+    if !array.row_major && !array.column_major {
+        let message = format!(
+            "`{name}` is not contiguous; pass numpy.ascontiguousarray({name}) (CuPy: the same; \
+             PyTorch: {name}.contiguous()), or copy=True"
+        );
+        return Err(Exception::Contiguity.error(py, message));
+    }
+    Ok(())
+}
+
+fn check_shape(
+    py: Python<'_>,
+    op: &SharedOp,
+    transposed: bool,
+    array: &ArrayRef,
+    name: &str,
+    rows: usize,
+) -> PyResult<()> {
+    if (1..=2).contains(&array.ndim) && array.dims[0] == rows {
+        return Ok(());
+    }
+    let (nrows, ncols) = op.shape(transposed);
+    let found = match array.ndim {
+        1 => format!("({},)", array.dims[0]),
+        2 => format!("({}, {})", array.dims[0], array.dims[1]),
+        other => format!("{other} dimensions"),
+    };
+    let message = format!(
+        "`{name}` has shape {found}; an operator of {nrows} x {ncols} needs ({rows},) or \
+         ({rows}, k)"
+    );
+    Err(Exception::Shape.error(py, message))
+}
+
+/// Checks the array for a result.
+fn check_out(
+    py: Python<'_>,
+    op: &SharedOp,
+    transposed: bool,
+    (x, y): (&ArrayRef, &ArrayRef),
+    staged: bool,
+) -> PyResult<()> {
+    if !y.writable {
+        let message = match y.library {
+            ArrayLibrary::Jax => "`out` is an array of JAX, which cannot be written; leave it out",
+            _ => "`out` is read-only; pass an array that may be written",
+        };
+        return Err(Exception::ReadOnly.error(py, message));
+    }
+    check_operand(py, op, y, "out", staged)?;
+    check_shape(py, op, transposed, y, "out", op.shape(transposed).0)?;
+    if (x.ndim, x.vectors()) != (y.ndim, y.vectors()) {
+        return Err(Exception::Shape.error(py, "`x` and `out` differ in the number of vectors"));
+    }
+    if x.layout(Some(y)) != y.layout(Some(x)) {
+        let message = "`x` and `out` differ in their layout; both need order \"C\", or both \"F\"";
+        return Err(Exception::Contiguity.error(py, message));
+    }
+    if x.place != ArrayPlace::Host && x.library != y.library {
+        let message = "`x` and `out` are arrays of two libraries, whose streams have no order; \
+                       pass arrays of one";
+        return Err(Exception::Device.error(py, message));
+    }
+    if x.overlaps(y) {
+        return Err(Exception::Setting.error(py, "`x` and `out` have memory in common"));
+    }
+    Ok(())
+}
+
+/// `op @ x`, or with its arguments copied if that is necessary and asked for.
+pub(crate) fn multiply<'py>(
+    op: &Bound<'py, PyOperator>,
+    x: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+    options: ProductOptions,
+    copy: Option<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, this) = (op.py(), op.get());
+    let library = library_of(x, "x")?;
+    if is_recorded(x, library)? {
+        let torch = py.import("sparseop.torch")?;
+        return torch.call_method1("_recorded", (op, x, out, options.alpha, options.beta));
+    }
+    let described = describe(x, "x");
+    let checked = described.and_then(|array| {
+        check_operand(py, &this.shared, &array, "x", false)?;
+        Ok(array)
+    });
+    match checked {
+        Ok(array) => product(this, x, array, out, options),
+        Err(error) if copy.unwrap_or(this.shared.copy) => {
+            let copies = py.import("sparseop._copies")?;
+            copies.call_method1("multiply", (op, x, out, options.alpha, options.beta, error))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A product with an array that is used as it is.
+pub(crate) fn product<'py>(
+    this: &PyOperator,
+    x: &Bound<'py, PyAny>,
+    array: ArrayRef,
+    out: Option<&Bound<'py, PyAny>>,
+    options: ProductOptions,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, shared, transposed) = (x.py(), &*this.shared, this.transposed);
+    let (nrows, ncols) = shared.shape(transposed);
+    check_operand(py, shared, &array, "x", options.staged)?;
+    check_shape(py, shared, transposed, &array, "x", ncols)?;
+    if out.is_none() && options.beta != 0.0 {
+        return Err(Exception::Setting.error(py, "`beta` needs an `out`, which it multiplies"));
+    }
+    let stream = |waits: bool| match (array.place, waits) {
+        (ArrayPlace::Host, _) => Ok(None),
+        (ArrayPlace::Cuda(ordinal), _) => {
+            stream_of(py, array.library, ordinal, &shared.device).map(Some)
+        }
+    };
+    let make = |y: &ArrayRef, waits: bool| {
+        let layout = y.layout(Some(&array)).unwrap_or(Layout::RowMajor);
+        Ok::<_, PyErr>(CheckedProduct {
+            transposed,
+            x: (array.address, array.len()),
+            y: (y.address, y.len()),
+            vectors: y.vectors().map(|count| (count, layout)),
+            options,
+            stream: stream(waits)?,
+            waits,
+        })
+    };
+    match out {
+        Some(out) => {
+            let y = describe(out, "out")?;
+            check_out(py, shared, transposed, (&array, &y), options.staged)?;
+            let waits = array.library == ArrayLibrary::Standard;
+            run(py, shared, &make(&y, waits)?)?;
+            Ok(out.clone())
+        }
+        None => {
+            let y = NewArray::like(x, &array, nrows, &shared.device)?;
+            run(py, shared, &make(&y.array, y.waits())?)?;
+            y.finish()
+        }
+    }
+}
+
+fn run(py: Python<'_>, shared: &SharedOp, product: &CheckedProduct) -> PyResult<()> {
+    let done = py.detach(|| {
+        // SAFETY: the arrays are alive, contiguous, of the operator's type and without common
+        // memory: their description was checked. Others could write them meanwhile, as is so with
+        // every function of NumPy.
+        either!(&*shared.read(), op => unsafe { execute(op, product) })
+    });
+    done.map_err(|error| raised(py, error))
+}
+
+/// # Safety
+///
+/// The vectors of the product are alive, have the operator's scalar type and as many elements as
+/// stated, on its device or in host memory without a stream, and have nothing in common.
+unsafe fn execute<T: Scalar>(op: &SparseOp<T>, product: &CheckedProduct) -> Result<(), Error> {
+    let op = side(op, product.transposed)?;
+    let ProductOptions { alpha, beta, .. } = product.options;
+    let (plain, alpha, beta) = (product.options.is_plain(), T::from_f64(alpha), T::from_f64(beta));
+    let Some(stream) = &product.stream else {
+        // SAFETY: the caller's promise.
+        let (x, y) = unsafe {
+            (
+                host_slice::<T>(product.x.0, product.x.1),
+                host_slice_mut::<T>(product.y.0, product.y.1),
+            )
+        };
+        return match product.vectors {
+            None if plain => op.apply(x, y),
+            None => op.apply_with(alpha, x, beta, y),
+            Some((count, layout)) => {
+                let (x, y) =
+                    (Multivector::new(x, count, layout), Multivector::new(y, count, layout));
+                op.apply_multi_with(alpha, x, beta, y)
+            }
+        };
+    };
+    // SAFETY: the caller's promise; the library of the arrays has told their device.
+    let (x, mut y) = unsafe {
+        let x = DeviceVec::<T>::from_known(op.device(), product.x.0, product.x.1)?;
+        (x, DeviceVec::<T>::from_known(op.device(), product.y.0, product.y.1)?)
+    };
+    match product.vectors {
+        None if plain => op.apply_device(stream, &x, &mut y)?,
+        None => op.apply_device_with(stream, alpha, &x, beta, &mut y)?,
+        Some((count, layout)) => {
+            let (x, y) =
+                (Multivector::new(&x, count, layout), Multivector::new(&mut y, count, layout));
+            op.apply_multi_device_with(stream, alpha, x, beta, y)?;
+        }
+    }
+    if product.waits { stream.synchronize() } else { Ok(()) }
+}
+
+/// Replaces the values of an operator.
+pub(crate) fn update_values(
+    this: &PyOperator,
+    values: &Bound<'_, PyAny>,
+    copy: bool,
+) -> PyResult<()> {
+    let (py, shared) = (values.py(), &*this.shared);
+    let values = match &shared.order {
+        None => values.clone(),
+        Some(order) => values.call_method1(intern!(py, "__getitem__"), (order,))?,
+    };
+    let array = describe(&values, "values")?;
+    check_operand(py, shared, &array, "values", copy)?;
+    if array.ndim != 1 || array.len() as u64 != shared.nnz {
+        let message = format!(
+            "`values` has {} elements in {} dimensions; pass one for each of the {} entries",
+            array.len(),
+            array.ndim,
+            shared.nnz
+        );
+        return Err(Exception::Shape.error(py, message));
+    }
+    let stream = match array.place {
+        ArrayPlace::Host => None,
+        ArrayPlace::Cuda(ordinal) => Some(stream_of(py, array.library, ordinal, &shared.device)?),
+    };
+    let (address, len) = (array.address, array.len());
+    let done = py.detach(|| {
+        let mut guard = shared.write()?;
+        // SAFETY: as in `run`.
+        Some(either!(&mut *guard, op => unsafe { update(op, address, len, stream.as_ref()) }))
+    });
+    let Some(done) = done else {
+        let message = "the operator is in use by the solve that has called; update it afterwards";
+        return Err(Exception::Setting.error(py, message));
+    };
+    // On a GPU a reordered copy lives until the update has ended: its library frees it in the order
+    // of its stream.
+    done.map_err(|error| raised(py, error))
+}
+
+/// # Safety
+///
+/// There are `len` values of the operator's type, on its device if there is a stream.
+unsafe fn update<T: Scalar>(
+    op: &mut SparseOp<T>,
+    address: u64,
+    len: usize,
+    stream: Option<&Stream>,
+) -> Result<(), Error> {
+    match stream {
+        // SAFETY: the caller's promise.
+        None => op.update_values(unsafe { host_slice(address, len) }),
+        Some(stream) => {
+            // SAFETY: as above.
+            let values = unsafe { DeviceView::from_raw(op.device(), address, len)? };
+            op.update_values_device(stream, &values)
+        }
+    }
+}

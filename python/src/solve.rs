@@ -1,0 +1,265 @@
+//! Solvers.
+
+use crate::arrays::{ArrayPlace, ArrayRef, describe, host_slice, host_slice_mut, stream_of};
+use crate::build::{AnyView, builder, with_csr};
+use crate::error::{Exception, raised};
+use crate::product::check_operand;
+use crate::shared::{PyOperator, called_back, either, side};
+use numpy::IntoPyArray;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use sparseop::{DeviceVec, Error, Scalar, SparseOp};
+use sparseop_solvers::{
+    Jacobi, Method, Outcome, PageRank, Progress, Report, Settings, Solver, SolverBuilder,
+};
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Outcome, advice, iterations, residual, history, restarts and seconds.
+type Told = (&'static str, &'static str, usize, f64, Vec<f64>, usize, f64);
+
+/// A function of Python that is told about the progress, and the error that it has raised.
+#[derive(Clone)]
+struct Listener {
+    callback: Option<Arc<Py<PyAny>>>,
+    raised: Arc<Mutex<Option<PyErr>>>,
+}
+
+impl Listener {
+    fn new(callback: Option<Py<PyAny>>) -> Self {
+        Self { callback: callback.map(Arc::new), raised: Arc::default() }
+    }
+
+    fn tell(&self, progress: Progress) {
+        let Some(callback) = &self.callback else { return };
+        let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
+        if raised.is_some() {
+            return;
+        }
+        let told = called_back(|| {
+            Python::attach(|py| {
+                callback.call1(py, (progress.iterations, progress.residual)).map(drop)
+            })
+        });
+        *raised = told.err();
+    }
+
+    /// The error of the callback, if there is one.
+    fn check(&self) -> PyResult<()> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+    }
+}
+
+/// What a system is solved with.
+#[derive(Clone, Copy, PartialEq)]
+struct SolveRequest {
+    method: Method,
+    settings: Settings,
+    jacobi: bool,
+    transposed: bool,
+}
+
+/// The listener of the present solve.
+type Slot = Arc<Mutex<Option<Listener>>>;
+
+/// A solver of an operator between two solves: its vectors are allocated and its iterations
+/// captured.
+struct KeptSolver {
+    request: SolveRequest,
+    slot: Slot,
+    /// A `Solver<'static, T>`, whose operator is that of the [`SharedOp`](crate::shared::SharedOp)
+    /// that keeps it.
+    solver: Box<dyn Any>,
+}
+
+// SAFETY: a solver has vectors, streams and graphs, which any thread may use, one at a time, and
+// the listener, which is behind a lock.
+unsafe impl Send for KeptSolver {}
+
+/// Creates a solver.
+///
+/// # Safety
+///
+/// The solver is dropped before the operator, and before it changes.
+unsafe fn prepared<T: Scalar>(
+    op: &SparseOp<T>,
+    request: SolveRequest,
+) -> Result<KeptSolver, Error> {
+    // SAFETY: the caller's promise.
+    let op: &'static SparseOp<T> = unsafe { &*std::ptr::from_ref(op) };
+    let op = side(op, request.transposed)?;
+    let mut builder = SolverBuilder::new(request.method).settings(request.settings);
+    if request.jacobi {
+        builder = builder.jacobi(Jacobi::of(op.to_csr()?.view())?);
+    }
+    let slot = Slot::default();
+    let told = slot.clone();
+    let builder = builder.progress(move |progress| {
+        let listener = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listener) = &*listener {
+            listener.tell(progress);
+        }
+    });
+    Ok(KeptSolver { request, slot, solver: Box::new(builder.build(op)?) })
+}
+
+fn told(outcome: Outcome) -> (&'static str, &'static str) {
+    (outcome.name(), outcome.advice())
+}
+
+/// Solves A x = b from `x`, which becomes the solution.
+#[pyfunction]
+#[pyo3(signature = (op, b, x, method, restart, rtol, maxiter, jacobi, callback, staged))]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn solve(
+    py: Python<'_>,
+    op: &PyOperator,
+    b: &Bound<'_, PyAny>,
+    x: &Bound<'_, PyAny>,
+    method: &str,
+    restart: usize,
+    rtol: f64,
+    maxiter: usize,
+    jacobi: bool,
+    callback: Option<Py<PyAny>>,
+    staged: bool,
+) -> PyResult<Told> {
+    let shared = &*op.shared;
+    let (b, x) = (describe(b, "b")?, describe(x, "x")?);
+    for (name, array) in [("b", &b), ("x", &x)] {
+        check_operand(py, shared, array, name, staged)?;
+        if array.ndim != 1 {
+            let message =
+                format!("`{name}` has {} dimensions; systems have one vector", array.ndim);
+            return Err(Exception::Shape.error(py, message));
+        }
+    }
+    if b.place != x.place {
+        return Err(Exception::Device.error(py, "`b` and `x` are on two devices"));
+    }
+    if !x.writable || x.overlaps(&b) {
+        let message = "`x` is read-only or has memory in common with `b`";
+        return Err(Exception::ReadOnly.error(py, message));
+    }
+    let method = match method {
+        "cg" => Method::Cg,
+        "bicgstab" => Method::BiCgStab,
+        "gmres" => Method::Gmres { restart },
+        _ => Method::Chebyshev { bounds: None },
+    };
+    let settings = Settings { tolerance: rtol, max_iterations: maxiter, ..Settings::default() };
+    let request = SolveRequest { method, settings, jacobi, transposed: op.transposed };
+    let listener = Listener::new(callback);
+    // The vectors may still be in the process of being written on the caller's stream.
+    let stream = match b.place {
+        ArrayPlace::Host => None,
+        ArrayPlace::Cuda(ordinal) => Some(stream_of(py, b.library, ordinal, &shared.device)?),
+    };
+    let done = py.detach(|| {
+        stream.map_or(Ok(()), |stream| stream.synchronize())?;
+        let guard = shared.read();
+        let kept = shared.take_solver().and_then(|kept| kept.downcast::<KeptSolver>().ok());
+        let kept = kept.filter(|kept| kept.request == request);
+        either!(&*guard, op => {
+            let mut kept = match kept {
+                Some(kept) => kept,
+                // SAFETY: solvers are kept beside the operator, whose updates drop them, and this
+                // one is used with a lock on it.
+                None => Box::new(unsafe { prepared(op, request)? }),
+            };
+            // SAFETY: the arrays were checked, and are held by the caller.
+            let done = unsafe { run(op, &mut kept, &b, &x, &listener) };
+            if done.is_ok() {
+                shared.keep_solver(kept);
+            }
+            done
+        })
+    });
+    listener.check()?;
+    done.map_err(|error| raised(py, error))
+}
+
+/// # Safety
+///
+/// The vectors are alive, of the operator's type and on its device, and have nothing in common.
+unsafe fn run<T: Scalar>(
+    op: &SparseOp<T>,
+    kept: &mut KeptSolver,
+    b: &ArrayRef,
+    x: &ArrayRef,
+    listener: &Listener,
+) -> Result<Told, Error> {
+    let Some(solver) = kept.solver.downcast_mut::<Solver<'static, T>>() else {
+        unreachable!("an operator has one scalar type")
+    };
+    let present = listener.callback.is_some().then(|| listener.clone());
+    *kept.slot.lock().unwrap_or_else(PoisonError::into_inner) = present;
+    // SAFETY: the caller's promise.
+    let report = unsafe {
+        match b.place {
+            ArrayPlace::Host => {
+                solver.solve(host_slice(b.address, b.len()), host_slice_mut(x.address, x.len()))?
+            }
+            ArrayPlace::Cuda(_) => {
+                let given = DeviceVec::<T>::from_known(op.device(), b.address, b.len())?;
+                let mut found = DeviceVec::<T>::from_known(op.device(), x.address, x.len())?;
+                solver.solve_device(&given, &mut found)?
+            }
+        }
+    };
+    *kept.slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    let Report { iterations, residual, history, restarts, seconds, .. } = report;
+    let (outcome, advice) = told(report.outcome);
+    Ok((outcome, advice, iterations, residual, history, restarts, seconds))
+}
+
+/// Ranks of the pages of a graph, given by the arrays of CSR in host memory.
+#[pyfunction]
+#[pyo3(signature = (shape, arrays, settings, damping, tolerance, maxiter, callback))]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn pagerank<'py>(
+    py: Python<'py>,
+    shape: (usize, usize),
+    arrays: [Bound<'py, PyAny>; 3],
+    settings: &Bound<'py, PyDict>,
+    damping: f64,
+    tolerance: f64,
+    maxiter: usize,
+    callback: Option<Py<PyAny>>,
+) -> PyResult<(Bound<'py, PyAny>, Told)> {
+    enum Ranks {
+        F32(Vec<f32>),
+        F64(Vec<f64>),
+    }
+    let mut builder = builder(py, settings)?;
+    if let Some(name) = settings.get_item("device")?.filter(|name| !name.is_none()) {
+        builder = builder.device(crate::library::device(py, name.extract()?)?);
+    }
+    let settings = Settings { tolerance, max_iterations: maxiter, ..Settings::default() };
+    let listener = Listener::new(callback);
+    let mut found = None;
+    with_csr(py, shape, &arrays, |a| {
+        let observer = |progress| listener.tell(progress);
+        macro_rules! rank {
+            ($a:expr, $kind:path) => {{
+                let ranking = PageRank::new($a, &builder)?.rank(damping, settings, observer)?;
+                let (outcome, advice) = told(ranking.outcome);
+                let change = ranking.history.last().copied().unwrap_or(0.0);
+                let (iterations, seconds) = (ranking.iterations, ranking.seconds);
+                let told = (outcome, advice, iterations, change, ranking.history, 0, seconds);
+                found = Some(($kind(ranking.ranks), told));
+            }};
+        }
+        match a {
+            AnyView::F32(a) => rank!(a, Ranks::F32),
+            AnyView::F64(a) => rank!(a, Ranks::F64),
+        }
+        Ok(())
+    })?;
+    listener.check()?;
+    match found {
+        Some((Ranks::F32(ranks), told)) => Ok((ranks.into_pyarray(py).into_any(), told)),
+        Some((Ranks::F64(ranks), told)) => Ok((ranks.into_pyarray(py).into_any(), told)),
+        None => Err(Exception::Setting.error(py, "no ranks were computed")),
+    }
+}

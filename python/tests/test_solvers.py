@@ -1,0 +1,136 @@
+"""Solvers of this package, and those of SciPy with operators."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg as linalg
+import sparseop
+
+A = sparseop.gallery("poisson2d,n=40,values=laplacian")
+B = np.random.default_rng(3).standard_normal(1600)
+
+
+@pytest.mark.parametrize("method", ["cg", "bicgstab", "gmres", "chebyshev"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("M", [None, "jacobi"])
+def test_solvers(method, dtype, M):
+    rtol = 1e-4 if dtype == np.float32 else 1e-9
+    seen = []
+    op, b = sparseop.auto(A.astype(dtype)), B.astype(dtype)
+    solve = getattr(sparseop, method)
+    x, info = solve(op, b, rtol=rtol, M=M, callback=seen.append)
+    assert info == 0 and info.outcome == "converged" and info.converged() is info
+    assert x.dtype == dtype and np.linalg.norm(b - A @ x) <= 2 * rtol * np.linalg.norm(b)
+    assert seen and seen[-1].iterations == info.iterations
+    assert [p.iterations for p in seen] == sorted(p.iterations for p in seen)
+    again, info = solve(op, b, x0=x, rtol=2 * rtol, M=M)
+    assert info.iterations == 0 and np.array_equal(again, x)
+    assert "converged" in repr(info)
+
+
+def test_outcomes():
+    x, info = sparseop.cg(A, B, maxiter=3)
+    assert info == 3 and info.outcome == "max-iterations" and x.shape == B.shape
+    with pytest.raises(sparseop.NotConvergedError, match="preconditioner"):
+        info.converged()
+    _, info = sparseop.cg(sparseop.auto(-A), B)
+    assert info < 0 and info.outcome == "not-positive-definite"
+
+
+def test_errors_of_callbacks_are_raised():
+    def fail(progress):
+        raise KeyError(progress.iterations)
+
+    with pytest.raises(KeyError):
+        sparseop.cg(A, B, callback=fail)
+
+
+def test_transposed_systems():
+    C = sparseop.gallery("banded,rows=400") + 40 * sparseop.gallery(
+        "banded,rows=400,values=laplacian"
+    )
+    b = np.ones(400)
+    x, info = sparseop.gmres(sparseop.auto(C).T, b, rtol=1e-10, restart=80, M="jacobi")
+    if info == 0:
+        assert np.allclose(C.T @ x, b)
+
+
+def test_operators_are_linear_operators():
+    op = sparseop.auto(A)
+    linear = linalg.aslinearoperator(op)
+    assert linear.shape == A.shape and linear.dtype == A.dtype
+    assert np.allclose(linear.matvec(B), A @ B)
+    assert np.allclose(linear.rmatvec(B), A.T @ B)
+    assert np.allclose(linear.matmat(np.eye(1600)[:, :3]), A.toarray()[:, :3])
+    for solve in (linalg.cg, linalg.bicgstab, linalg.gmres, linalg.minres):
+        x, info = solve(op, B, rtol=1e-8)
+        assert info == 0 and np.allclose(A @ x, B, atol=1e-5)
+    values = linalg.eigsh(op, k=3, return_eigenvectors=False)
+    assert np.allclose(values, linalg.eigsh(A, k=3, return_eigenvectors=False))
+    singular = linalg.svds(op, k=2, return_singular_vectors=False)
+    assert np.allclose(singular, linalg.svds(A, k=2, return_singular_vectors=False))
+    assert np.allclose((2 * linear + linear) @ B, 3 * (A @ B))
+
+
+def test_pagerank():
+    G = sparseop.gallery("rmat,scale=9,values=pattern")
+    ranks, info = sparseop.pagerank(G, rtol=1e-12)
+    assert info == 0 and ranks.shape == (512,)
+    links = G.toarray()
+    sums = links.sum(axis=1)
+    passed = np.divide(links, sums[:, None], where=sums[:, None] > 0, out=np.zeros_like(links))
+    walk = 0.85 * (passed + (sums == 0)[:, None] / 512) + 0.15 / 512
+    expected = np.full(512, 1 / 512)
+    for _ in range(200):
+        expected = expected @ walk
+    assert np.allclose(ranks, expected, atol=1e-10)
+    assert np.allclose(sparseop.pagerank(G.astype(int), rtol=1e-12)[0], expected, atol=1e-10)
+
+
+def test_solvers_are_kept_and_follow_new_values():
+    op = sparseop.auto(A, updatable=True)
+    for factor in (1.0, 2.0, 2.0, 5.0):
+        op.update_values(factor * A.data)
+        for M in (None, "jacobi", "jacobi"):
+            x, info = sparseop.cg(op, B, M=M)
+            assert info == 0 and np.allclose(factor * (A @ x), B, atol=1e-6)
+
+
+def test_solves_of_several_threads_and_in_callbacks():
+    op, wrong = sparseop.auto(A), []
+    expected = sparseop.cg(op, B)[0]
+
+    def work(number):
+        for _ in range(10):
+            x, info = sparseop.cg(op, number * B)
+            if info != 0 or not np.allclose(x, number * expected):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not wrong
+    inner = []
+    sparseop.cg(op, B, callback=lambda p: inner.append(sparseop.cg(op, B)[0]))
+    assert inner and all(np.array_equal(x, expected) for x in inner)
+
+
+def test_callbacks_multiply_while_others_wait_to_update():
+    op = sparseop.auto(A, updatable=True)
+    waiting = threading.Thread(target=op.update_values, args=(2 * A.data,))
+    seen = []
+
+    def callback(progress):
+        if not seen:
+            waiting.start()
+            time.sleep(0.05)
+        seen.append(op @ B)
+        with pytest.raises(sparseop.SettingError, match="afterwards"):
+            op.update_values(A.data)
+
+    x, info = sparseop.cg(op, B, callback=callback)
+    assert info == 0 and all(np.allclose(y, A @ B) for y in seen)
+    waiting.join()
+    assert np.allclose(op @ B, 2 * (A @ B))
