@@ -1,5 +1,5 @@
-//! Sorting. Each function is compiled for few types: a sort is long, and every closure that compares
-//! makes another one.
+//! Sorting. Each function is compiled for few types: a sort is long, and every closure that
+//! compares makes another one.
 
 use std::cmp::Reverse;
 

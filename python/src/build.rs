@@ -21,14 +21,14 @@ pub(crate) enum AnyView<'a> {
 }
 
 /// The arrays of a matrix, described.
-struct CsrArrays {
+struct PythonCsr {
     shape: (usize, usize),
     offsets: ArrayRef,
     columns: ArrayRef,
     values: ArrayRef,
 }
 
-impl CsrArrays {
+impl PythonCsr {
     fn new(
         py: Python<'_>,
         shape: (usize, usize),
@@ -170,7 +170,7 @@ pub(crate) fn with_csr(
     arrays: &[Bound<'_, PyAny>; 3],
     work: impl FnOnce(AnyView<'_>) -> Result<(), Error> + Send,
 ) -> PyResult<()> {
-    let a = CsrArrays::new(py, shape, arrays)?;
+    let a = PythonCsr::new(py, shape, arrays)?;
     if a.values.place != ArrayPlace::Host {
         let message = "the matrix is on a GPU; copy it to the host";
         return Err(Exception::Device.error(py, message));
@@ -199,7 +199,7 @@ pub(crate) fn build(
     settings: &Bound<'_, PyDict>,
     copy: bool,
 ) -> PyResult<PyOperator> {
-    let a = CsrArrays::new(py, shape, &arrays)?;
+    let a = PythonCsr::new(py, shape, &arrays)?;
     let mut builder = builder(py, settings)?;
     let asked: Option<String> = optional(settings, "device")?;
     let here = match a.values.place {

@@ -20,12 +20,12 @@ type Told = (&'static str, &'static str, usize, f64, Vec<f64>, usize, f64);
 
 /// A function of Python that is told about the progress, and the error that it has raised.
 #[derive(Clone)]
-struct Listener {
+struct Callback {
     callback: Option<Arc<Py<PyAny>>>,
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
-impl Listener {
+impl Callback {
     fn new(callback: Option<Py<PyAny>>) -> Self {
         Self { callback: callback.map(Arc::new), raised: Arc::default() }
     }
@@ -60,13 +60,13 @@ struct SolveRequest {
 }
 
 /// The listener of the present solve.
-type Slot = Arc<Mutex<Option<Listener>>>;
+type CallbackSlot = Arc<Mutex<Option<Callback>>>;
 
 /// A solver of an operator between two solves: its vectors are allocated and its iterations
 /// captured.
 struct KeptSolver {
     request: SolveRequest,
-    slot: Slot,
+    slot: CallbackSlot,
     /// A `Solver<'static, T>`, whose operator is that of the [`SharedOp`](crate::shared::SharedOp)
     /// that keeps it.
     solver: Box<dyn Any>,
@@ -92,7 +92,7 @@ unsafe fn prepared<T: Scalar>(
     if request.jacobi {
         builder = builder.jacobi(Jacobi::of(op.to_csr()?.view())?);
     }
-    let slot = Slot::default();
+    let slot = CallbackSlot::default();
     let told = slot.clone();
     let builder = builder.progress(move |progress| {
         let listener = told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +149,7 @@ pub(crate) fn solve(
     };
     let settings = Settings { tolerance: rtol, max_iterations: maxiter, ..Settings::default() };
     let request = SolveRequest { method, settings, jacobi, transposed: op.transposed };
-    let listener = Listener::new(callback);
+    let listener = Callback::new(callback);
     // The vectors may still be in the process of being written on the caller's stream.
     let stream = match b.place {
         ArrayPlace::Host => None,
@@ -187,7 +187,7 @@ unsafe fn run<T: Scalar>(
     kept: &mut KeptSolver,
     b: &ArrayRef,
     x: &ArrayRef,
-    listener: &Listener,
+    listener: &Callback,
 ) -> Result<Told, Error> {
     let Some(solver) = kept.solver.downcast_mut::<Solver<'static, T>>() else {
         unreachable!("an operator has one scalar type")
@@ -236,7 +236,7 @@ pub(crate) fn pagerank<'py>(
         builder = builder.device(crate::library::device(py, name.extract()?)?);
     }
     let settings = Settings { tolerance, max_iterations: maxiter, ..Settings::default() };
-    let listener = Listener::new(callback);
+    let listener = Callback::new(callback);
     let mut found = None;
     with_csr(py, shape, &arrays, |a| {
         let observer = |progress| listener.tell(progress);

@@ -327,7 +327,9 @@ macro_rules! array {
             ) -> Self {
                 for i in set_lanes(mask) {
                     // SAFETY: the caller's promise, for the lanes of the mask.
-                    self.0[i] += unsafe { element(values, i) * element(x, element(col, i) as usize) };
+                    let (value, col) = unsafe { (element(values, i), element(col, i) as usize) };
+                    // SAFETY: as above.
+                    self.0[i] += value * unsafe { element(x, col) };
                 }
                 self
             }
@@ -348,8 +350,9 @@ macro_rules! array {
             #[$($inline)+]
             unsafe fn expand(mask: u32, p: *const T) -> Self {
                 let mut lanes = [T::ZERO; L];
+                let places = set_lanes(mask).enumerate();
                 // SAFETY: the caller's promise.
-                set_lanes(mask).enumerate().for_each(|(at, i)| lanes[i] = unsafe { element(p, at) });
+                places.for_each(|(at, i)| lanes[i] = unsafe { element(p, at) });
                 Self(lanes)
             }
 

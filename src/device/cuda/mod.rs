@@ -53,7 +53,7 @@ struct Inner {
     queues: Mutex<Vec<Weak<queue::OpenStream>>>,
     modules: Mutex<HashMap<Module, Loaded>>,
     ceilings: ceilings::MeasuredCeilings,
-    staging: staging::StagingBuffers,
+    staging: staging::StagingThreads,
     /// Working memory that is not used.
     spare: Mutex<Option<Buffer<u8>>>,
 }
@@ -175,7 +175,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         queues: Mutex::default(),
         modules: Mutex::default(),
         ceilings: ceilings::MeasuredCeilings::default(),
-        staging: staging::StagingBuffers::default(),
+        staging: staging::StagingThreads::default(),
         spare: Mutex::default(),
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());

@@ -24,11 +24,11 @@ const LEAST: usize = 1 << 21;
 
 /// Page-locked buffers of a GPU, allocated when they are first used.
 #[derive(Default)]
-pub(super) struct StagingBuffers(Mutex<[Mutex<[Piece; 2]>; THREADS]>);
+pub(super) struct StagingThreads(Mutex<[Mutex<[StagingBuffer; 2]>; THREADS]>);
 
 /// A page-locked buffer, allocated at its first use.
 #[derive(Default)]
-struct Piece(Option<PageLocked>);
+struct StagingBuffer(Option<PageLocked>);
 
 struct PageLocked {
     host: Pinned<Byte>,
@@ -36,7 +36,7 @@ struct PageLocked {
     copied: Event,
 }
 
-impl StagingBuffers {
+impl StagingThreads {
     /// Enqueues a copy of a slice to `gpu`. False if nothing is enqueued: the slice is short, or
     /// another thread uses the buffers.
     ///
@@ -86,12 +86,12 @@ impl StagingBuffers {
     }
 }
 
-impl Piece {
+impl StagingBuffer {
     /// Enqueues a copy of at most [`PIECE`] bytes.
     ///
     /// # Safety
     ///
-    /// As [`StagingBuffers::copy_in`].
+    /// As [`StagingThreads::copy_in`].
     unsafe fn copy_in(&mut self, queue: &Queue, to: Ptr<Byte>, from: &[Byte]) -> Result<(), Error> {
         if self.0.is_none() {
             self.0 = PageLocked::new(queue.gpu()).ok();

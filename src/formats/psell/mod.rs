@@ -80,6 +80,7 @@ mod probe;
 mod sizes;
 mod slice;
 mod unpack;
+mod values;
 mod work;
 
 pub use plan::{PsellPlan, ValueEncoding};
