@@ -5,20 +5,20 @@ use super::host::Host;
 use super::index::{Kind, LANES, Shape};
 use super::long::{LongRows, entries};
 use super::slice::Slice;
+use super::source::{AHEAD, Codes, Plain, Same, Source, Widened};
 use crate::device::cpu::{
-    Kernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, run_parts, widened,
+    Kernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, run_parts,
 };
-use crate::precision::{Bf16, F16, Narrow};
+use crate::precision::{Bf16, F16};
 use crate::{Precision, Scalar, ScalarKind};
 use std::ops::Range;
-
-/// Prefetch distance of values and indices: the same as for plain SELL, see
-/// `src/formats/sell/cpu.rs`.
-const AHEAD: usize = 256;
 
 /// Indices are prefetched per vector if a vector of them has at least this many bytes, otherwise
 /// per step. Half a cache line.
 const ASK_BYTES: usize = 32;
+
+/// Indices of every width, which is known at run time.
+const ANY: usize = 0;
 
 impl<T: Scalar> Host<T> {
     /// Computes `y = A x`. `y` is overwritten without being read, and its bits do not depend on the
@@ -89,141 +89,6 @@ impl<T: Scalar> Multiply<T> for Host<T> {
     }
 }
 
-/// Values by their positions.
-///
-/// Callers promise that the positions are those of the matrix. Vectors may reach past the last
-/// value: see [`SLACK`](super::SLACK).
-trait Source<T: Scalar>: Copy + Send + Sync {
-    /// The value at `at`.
-    unsafe fn get(self, at: usize) -> T;
-    /// Loads a vector of values from `at`.
-    unsafe fn load<V: Vector<T>>(self, at: usize) -> V;
-    /// Loads successive values from `at` into the lanes of `mask`; the other lanes hold any number.
-    unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V;
-    /// Prefetches the values some distance after `at`.
-    fn ask_ahead_of(self, at: usize);
-}
-
-/// Values in the matrix's own type.
-#[derive(Clone, Copy)]
-struct Plain<T>(*const T);
-/// Codes and the dictionary they index.
-#[derive(Clone, Copy)]
-struct Codes<T>(*const u8, *const T);
-/// Narrow numbers, widened when loaded.
-#[derive(Clone, Copy)]
-struct Widened<N>(*const N);
-/// The same value at all positions.
-#[derive(Clone, Copy)]
-struct Same<T>(T);
-
-// SAFETY: the values are only read.
-unsafe impl<T: Sync> Send for Plain<T> {}
-// SAFETY: as above.
-unsafe impl<T: Sync> Sync for Plain<T> {}
-// SAFETY: as above.
-unsafe impl<T: Sync> Send for Codes<T> {}
-// SAFETY: as above.
-unsafe impl<T: Sync> Sync for Codes<T> {}
-// SAFETY: as above.
-unsafe impl<N: Sync> Send for Widened<N> {}
-// SAFETY: as above.
-unsafe impl<N: Sync> Sync for Widened<N> {}
-
-// SAFETY (every block): the callers' promise.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl<T: Scalar> Source<T> for Plain<T> {
-    #[inline(always)]
-    unsafe fn get(self, at: usize) -> T {
-        unsafe { element(self.0, at) }
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::load(element_at(self.0, at)) }
-    }
-
-    #[inline(always)]
-    unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::expand(mask, element_at(self.0, at)) }
-    }
-
-    #[inline(always)]
-    fn ask_ahead_of(self, at: usize) {
-        prefetch(self.0.wrapping_add(at + AHEAD));
-    }
-}
-
-// SAFETY (every block): the callers' promise; every code has its value.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl<T: Scalar> Source<T> for Codes<T> {
-    #[inline(always)]
-    unsafe fn get(self, at: usize) -> T {
-        unsafe { element(self.1, usize::from(element(self.0, at))) }
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::gather_at(V::ALL, self.1, V::indices(element_at(self.0, at))) }
-    }
-
-    #[inline(always)]
-    unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::gather_at(mask, self.1, V::expand_indices(mask, element_at(self.0, at))) }
-    }
-
-    #[inline(always)]
-    fn ask_ahead_of(self, at: usize) {
-        prefetch(self.0.wrapping_add(at + AHEAD));
-    }
-}
-
-// SAFETY (every block): the callers' promise.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl<T: Scalar, N: Narrow> Source<T> for Widened<N> {
-    #[inline(always)]
-    unsafe fn get(self, at: usize) -> T {
-        widened(unsafe { element(self.0, at) })
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::widen(element_at(self.0, at)) }
-    }
-
-    #[inline(always)]
-    unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::widen_expanded(mask, element_at(self.0, at)) }
-    }
-
-    #[inline(always)]
-    fn ask_ahead_of(self, at: usize) {
-        prefetch(self.0.wrapping_add(at + AHEAD));
-    }
-}
-
-// SAFETY (every block): nothing is read.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl<T: Scalar> Source<T> for Same<T> {
-    #[inline(always)]
-    unsafe fn get(self, _: usize) -> T {
-        self.0
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector<T>>(self, _: usize) -> V {
-        unsafe { V::splat(self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn expand<V: Vector<T>>(self, _: u32, _: usize) -> V {
-        unsafe { V::splat(self.0) }
-    }
-
-    #[inline(always)]
-    fn ask_ahead_of(self, _: usize) {}
-}
-
 /// Kernel over a range of slices.
 struct Slices<'a, T, S> {
     a: &'a Host<T>,
@@ -264,9 +129,18 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                 _ if const { V::COMPACT } => {
                     return self.store_lanes(s, &self.step_by_step(&slice));
                 }
-                (_, 1) => self.relative::<V, G, 1>(&slice),
-                (_, 2) => self.relative::<V, G, 2>(&slice),
-                (_, _) => self.relative::<V, G, 3>(&slice),
+                (_, 1) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 1>(&slice),
+                (_, 2) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 2>(&slice),
+                (_, _) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 3>(&slice),
+                (Kind::Relative8, 1) => self.relative::<V, G, 1, 1>(&slice),
+                (Kind::Relative8, 2) => self.relative::<V, G, 1, 2>(&slice),
+                (Kind::Relative8, _) => self.relative::<V, G, 1, 3>(&slice),
+                (Kind::Relative16, 1) => self.relative::<V, G, 2, 1>(&slice),
+                (Kind::Relative16, 2) => self.relative::<V, G, 2, 2>(&slice),
+                (Kind::Relative16, _) => self.relative::<V, G, 2, 3>(&slice),
+                (Kind::Relative32, 1) => self.relative::<V, G, 4, 1>(&slice),
+                (Kind::Relative32, 2) => self.relative::<V, G, 4, 2>(&slice),
+                (Kind::Relative32, _) => self.relative::<V, G, 4, 3>(&slice),
             };
             self.store(s, sums);
         }
@@ -306,12 +180,10 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         sums
     }
 
-    /// Multiplies a relative slice in steps of `R` slots, stored one at a time.
-    ///
-    /// The width of an index is no type parameter: a kernel for each would take long to compile.
-    /// Measured, a branch that is always predicted is as fast.
+    /// Multiplies a relative slice with indices of `BYTES` bytes, or [`ANY`], in steps of `R` slots,
+    /// stored one at a time.
     #[inline(always)]
-    unsafe fn relative<V: Vector<T>, const G: usize, const R: usize>(
+    unsafe fn relative<V: Vector<T>, const G: usize, const BYTES: usize, const R: usize>(
         &self,
         slice: &Slice<'_>,
     ) -> [V; G] {
@@ -320,8 +192,7 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
         // it, because vectors may reach past the last index: see `SLACK`.
         let first = self.a.index.len() - slice.indices.len();
         let mut indices = self.a.index.as_ptr().wrapping_add(first).cast::<u8>();
-        let kind = slice.shape.kind;
-        let bytes = kind.index_size();
+        let bytes = if BYTES == ANY { slice.shape.kind.index_size() } else { BYTES };
         let mut at = slice.first_value;
         // SAFETY: every lane has the first steps, and the lanes of the masks have the others.
         unsafe {
@@ -332,9 +203,9 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                     if g == 0 || V::LANES * bytes >= ASK_BYTES {
                         prefetch(from.wrapping_add(AHEAD * bytes));
                     }
-                    let index = match kind {
-                        Kind::Relative8 => V::indices(from),
-                        Kind::Relative16 => V::indices(from.cast::<u16>()),
+                    let index = match bytes {
+                        1 => V::indices(from),
+                        2 => V::indices(from.cast::<u16>()),
                         _ => V::indices(from.cast::<u32>()),
                     };
                     for slot in 0..R {
@@ -353,9 +224,9 @@ impl<T: Scalar, S: Source<T>> Slices<'_, T, S> {
                 for (g, sum) in sums.iter_mut().enumerate() {
                     let mask = lanes >> (g * V::LANES) & V::ALL;
                     let from = element_at(indices, before * bytes);
-                    let index = match kind {
-                        Kind::Relative8 => V::expand_indices(mask, from),
-                        Kind::Relative16 => V::expand_indices(mask, from.cast::<u16>()),
+                    let index = match bytes {
+                        1 => V::expand_indices(mask, from),
+                        2 => V::expand_indices(mask, from.cast::<u16>()),
                         _ => V::expand_indices(mask, from.cast::<u32>()),
                     };
                     for slot in 0..R {

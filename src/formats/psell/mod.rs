@@ -79,6 +79,7 @@ mod plan;
 mod probe;
 mod sizes;
 mod slice;
+mod source;
 mod unpack;
 mod work;
 
