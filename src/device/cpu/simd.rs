@@ -33,6 +33,8 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     const ALL: u32 = (1u32 << Self::LANES) - 1;
     /// True if kernels should be short rather than fast.
     const COMPACT: bool = false;
+    /// True if a kernel is as fast when it finds out the width of an index at run time.
+    const ANY_WIDTH: bool = false;
     /// One index per lane.
     type Indices: Copy;
 

@@ -5,7 +5,7 @@ use super::host::HostPsell;
 use super::index::{Kind, LANES, Shape};
 use super::long::{LongRows, entries};
 use super::slice::Slice;
-use super::values::{AHEAD, Codes, Plain, Same, Source, Widened};
+use super::source::{AHEAD, Codes, Plain, Same, Source, Widened};
 use crate::device::cpu::{
     CpuKernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, run_parts,
 };
@@ -16,6 +16,9 @@ use std::ops::Range;
 /// Indices are prefetched per vector if a vector of them has at least this many bytes, otherwise
 /// per step. Half a cache line.
 const ASK_BYTES: usize = 32;
+
+/// Indices of every width, which is known at run time.
+const ANY: usize = 0;
 
 impl<T: Scalar> HostPsell<T> {
     /// Computes `y = A x`. `y` is overwritten without being read, and its bits do not depend on the
@@ -126,9 +129,18 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                 _ if const { V::COMPACT } => {
                     return self.store_lanes(s, &self.step_by_step(&slice));
                 }
-                (_, 1) => self.relative::<V, G, 1>(&slice),
-                (_, 2) => self.relative::<V, G, 2>(&slice),
-                (_, _) => self.relative::<V, G, 3>(&slice),
+                (_, 1) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 1>(&slice),
+                (_, 2) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 2>(&slice),
+                (_, _) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 3>(&slice),
+                (Kind::Relative8, 1) => self.relative::<V, G, 1, 1>(&slice),
+                (Kind::Relative8, 2) => self.relative::<V, G, 1, 2>(&slice),
+                (Kind::Relative8, _) => self.relative::<V, G, 1, 3>(&slice),
+                (Kind::Relative16, 1) => self.relative::<V, G, 2, 1>(&slice),
+                (Kind::Relative16, 2) => self.relative::<V, G, 2, 2>(&slice),
+                (Kind::Relative16, _) => self.relative::<V, G, 2, 3>(&slice),
+                (Kind::Relative32, 1) => self.relative::<V, G, 4, 1>(&slice),
+                (Kind::Relative32, 2) => self.relative::<V, G, 4, 2>(&slice),
+                (Kind::Relative32, _) => self.relative::<V, G, 4, 3>(&slice),
             };
             self.store(s, sums);
         }
@@ -168,12 +180,10 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
         sums
     }
 
-    /// Multiplies a relative slice in steps of `R` slots, stored one at a time.
-    ///
-    /// The width of an index is no type parameter: a kernel for each would take long to compile.
-    /// Measured, a branch that is always predicted is as fast.
+    /// Multiplies a relative slice with indices of `BYTES` bytes, or [`ANY`], in steps of `R` slots,
+    /// stored one at a time.
     #[inline(always)]
-    unsafe fn relative<V: Vector<T>, const G: usize, const R: usize>(
+    unsafe fn relative<V: Vector<T>, const G: usize, const BYTES: usize, const R: usize>(
         &self,
         slice: &Slice<'_>,
     ) -> [V; G] {
@@ -182,8 +192,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
         // it, because vectors may reach past the last index: see `SLACK`.
         let first = self.a.index.len() - slice.indices.len();
         let mut indices = self.a.index.as_ptr().wrapping_add(first).cast::<u8>();
-        let kind = slice.shape.kind;
-        let bytes = kind.index_size();
+        let bytes = if BYTES == ANY { slice.shape.kind.index_size() } else { BYTES };
         let mut at = slice.first_value;
         // SAFETY: every lane has the first steps, and the lanes of the masks have the others.
         unsafe {
@@ -194,9 +203,9 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                     if g == 0 || V::LANES * bytes >= ASK_BYTES {
                         prefetch(from.wrapping_add(AHEAD * bytes));
                     }
-                    let index = match kind {
-                        Kind::Relative8 => V::indices(from),
-                        Kind::Relative16 => V::indices(from.cast::<u16>()),
+                    let index = match bytes {
+                        1 => V::indices(from),
+                        2 => V::indices(from.cast::<u16>()),
                         _ => V::indices(from.cast::<u32>()),
                     };
                     for slot in 0..R {
@@ -215,9 +224,9 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                 for (g, sum) in sums.iter_mut().enumerate() {
                     let mask = lanes >> (g * V::LANES) & V::ALL;
                     let from = element_at(indices, before * bytes);
-                    let index = match kind {
-                        Kind::Relative8 => V::expand_indices(mask, from),
-                        Kind::Relative16 => V::expand_indices(mask, from.cast::<u16>()),
+                    let index = match bytes {
+                        1 => V::expand_indices(mask, from),
+                        2 => V::expand_indices(mask, from.cast::<u16>()),
                         _ => V::expand_indices(mask, from.cast::<u32>()),
                     };
                     for slot in 0..R {

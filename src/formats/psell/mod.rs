@@ -79,8 +79,8 @@ mod plan;
 mod probe;
 mod sizes;
 mod slice;
+mod source;
 mod unpack;
-mod values;
 mod work;
 
 pub use plan::{PsellPlan, ValueEncoding};

@@ -82,6 +82,8 @@ fn middle<T>(x: *const T) -> *const T {
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<T: Scalar> Vector<T> for Avx512<T> {
     const LANES: usize = 64 / size_of::<T>();
+    // Measured on a Xeon: kernels in `f32` lose a fifteenth, and those of arrays a tenth.
+    const ANY_WIDTH: bool = matches!(T::KIND, ScalarKind::F64);
     type Indices = __m512i;
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! Values of packed SELL as the kernels of the CPU load them.
+//! Values of packed SELL, in any representation, as vectors.
 
 use crate::Scalar;
 use crate::device::cpu::{Vector, element, element_at, prefetch, widened};
