@@ -10,11 +10,11 @@ struct Signature {
     name: String,
     /// Name in the source, for the documentation.
     kernel: String,
-    parameters: Vec<Parameter>,
+    parameters: Vec<KernelParameter>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-struct Parameter {
+struct KernelParameter {
     name: String,
     /// Rust type.
     kind: String,
@@ -58,12 +58,12 @@ pub(crate) fn module(file: &str, source: &str) -> Result<String, String> {
 fn struct_of(signature: &Signature) -> Result<String, std::fmt::Error> {
     let Signature { name, kernel, parameters } = signature;
     let mut variables: Vec<String> = Vec::new();
-    let is_out = |parameter: &Parameter| parameter.kind.starts_with("Out");
+    let is_out = |parameter: &KernelParameter| parameter.kind.starts_with("Out");
     if parameters.iter().any(is_out) {
         variables.push("'a".to_owned());
     }
     for variable in parameters.iter().flat_map(|parameter| &parameter.variables) {
-        let is_scalar = |p: &Parameter| p.kind == *variable || is_out(p);
+        let is_scalar = |p: &KernelParameter| p.kind == *variable || is_out(p);
         let bound =
             if variable == "T" && parameters.iter().any(is_scalar) { ": Scalar" } else { "" };
         let variable = format!("{variable}{bound}");
@@ -79,7 +79,7 @@ fn struct_of(signature: &Signature) -> Result<String, std::fmt::Error> {
         variables.iter().map(|variable| variable.replace(": Scalar", "")).collect();
     let (declared, used) = (list(&variables), list(&names));
     let (mut fields, mut body) = (String::new(), "launch".to_owned());
-    for Parameter { name, kind, .. } in parameters {
+    for KernelParameter { name, kind, .. } in parameters {
         writeln!(fields, "    pub(crate) {name}: {kind},")?;
         match kind.as_str() {
             "T" => write!(body, ".arg(self.{name}.bits())")?,
@@ -139,7 +139,7 @@ fn is_part_of_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '#'
 }
 
-/// What is before the parentheses that end `text`, and what is between them.
+/// The text before the parentheses that end `text`, and the text between them.
 fn without_parentheses(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0;
     let (at, _) = text.char_indices().rev().find(|(_, c)| {
@@ -156,11 +156,15 @@ fn capitalised(word: &str) -> String {
 }
 
 /// Parses a parameter.
-fn parameter(text: &str) -> Result<Parameter, String> {
+fn parameter(text: &str) -> Result<KernelParameter, String> {
     let text = text.trim();
     if text.starts_with("OUT_PARAMETERS") {
         let variables = vec!["T".to_owned()];
-        return Ok(Parameter { name: "out".to_owned(), kind: "Out<'a, T>".to_owned(), variables });
+        return Ok(KernelParameter {
+            name: "out".to_owned(),
+            kind: "Out<'a, T>".to_owned(),
+            variables,
+        });
     }
     let (kind, name) = text.rsplit_once(' ').ok_or(format!("`{text}` has no name"))?;
     let kind = kind.trim_start_matches("const ").trim();
@@ -172,7 +176,7 @@ fn parameter(text: &str) -> Result<Parameter, String> {
 }
 
 /// The parameter of a C type, or a pointer to it.
-fn typed(name: &str, kind: &str, is_pointer: bool) -> Result<Parameter, String> {
+fn typed(name: &str, kind: &str, is_pointer: bool) -> Result<KernelParameter, String> {
     let known = match kind {
         "u8" | "u16" | "u32" | "u64" | "i64" => kind,
         "int" => "i32",
@@ -191,5 +195,5 @@ fn typed(name: &str, kind: &str, is_pointer: bool) -> Result<Parameter, String> 
         return Err(format!("`{name}` has a type that launches do not pass"));
     }
     let kind = if is_pointer { format!("Ptr<{kind}>") } else { kind.to_owned() };
-    Ok(Parameter { name: name.to_owned(), kind, variables })
+    Ok(KernelParameter { name: name.to_owned(), kind, variables })
 }
