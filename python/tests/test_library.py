@@ -145,3 +145,13 @@ def test_operators_work_after_a_fork():
         os.kill(child, 9)
         os.waitpid(child, 0)
     assert done and status == 0
+
+
+def test_tuning(tmp_path):
+    quick = ("--seconds", "0.01", "--no-remember")
+    profile = sparseop.tune(tmp_path / "own.ron", *quick, suite="2000", device="cpu")
+    assert "--suite 2000" in profile.command
+    op = sparseop.auto(sparseop.gallery("small"), profile=profile, tuning="predict")
+    assert profile.date in op.explain()
+    with pytest.raises(sparseop.Error):
+        sparseop.tune(tmp_path / "none" / "own.ron", *quick, suite="nothing")

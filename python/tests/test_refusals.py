@@ -117,3 +117,28 @@ def test_copies_on_request():
     assert info == 0 and np.allclose(spd @ x, 1)
     op = sparseop.auto(A.astype(int), dtype="float32")
     assert np.allclose(op @ single, A.astype(int) @ single)
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_arrays_of_cupy_are_described(new):
+    """Without a GPU, by a class with CuPy's attributes; two versions of them."""
+
+    class Thing:
+        def __init__(self, **attributes):
+            vars(self).update(attributes)
+
+    class ndarray(Thing):
+        __module__ = "cupy"
+
+    if new:
+        layout = {"_c_contiguous": True, "_f_contiguous": True}
+        data = Thing(ptr=4096, device_id=3)
+    else:
+        layout = {"flags": Thing(c_contiguous=True, f_contiguous=True), "device": Thing(id=3)}
+        data = Thing(ptr=4096)
+    x = ndarray(dtype=np.dtype("f8"), shape=(300,), data=data, **layout)
+    with pytest.raises(sparseop.DeviceError, match="`x` is on cuda:3, the operator on the CPU"):
+        OP @ x
+    x.dtype = np.dtype("f4")
+    with pytest.raises(sparseop.DtypeError, match="float32"):
+        OP @ x

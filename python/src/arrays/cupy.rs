@@ -50,14 +50,20 @@ pub(super) fn current_stream<'py>(py: Python<'py>) -> PyResult<Bound<'py, PyAny>
 }
 
 /// A new array like another, with another number of rows. Its contents are undefined.
-pub(super) fn new<'py>(py: Python<'py>, of: &ArrayRef, rows: usize) -> PyResult<Bound<'py, PyAny>> {
+pub(super) fn new<'py>(
+    like: &Bound<'py, PyAny>,
+    of: &ArrayRef,
+    rows: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = like.py();
     static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static DEVICE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let empty = EMPTY.import(py, "cupy", "empty")?;
     let order = if of.row_major { intern!(py, "C") } else { intern!(py, "F") };
+    let dtype = like.getattr(intern!(py, "dtype"))?;
     let make = || match of.vectors() {
-        None => empty.call1((rows, of.elements.name(), order)),
-        Some(count) => empty.call1(((rows, count), of.elements.name(), order)),
+        None => empty.call1((rows, &dtype, order)),
+        Some(count) => empty.call1(((rows, count), &dtype, order)),
     };
     let ArrayPlace::Cuda(ordinal) = of.place else { return make() };
     static GPUS: OnceLock<usize> = OnceLock::new();

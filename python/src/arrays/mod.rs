@@ -286,7 +286,7 @@ impl<'py> NewArray<'py> {
         let (vectors, row_major) = (of.vectors(), of.row_major);
         let new = match (of.library, of.place) {
             (ArrayLibrary::NumPy, _) => new_host(py, of.elements, rows, vectors, row_major)?,
-            (ArrayLibrary::CuPy, _) => cupy::new(py, of, rows)?,
+            (ArrayLibrary::CuPy, _) => cupy::new(like, of, rows)?,
             (ArrayLibrary::Torch, _) => torch::new(like, of, rows)?,
             (_, place) => {
                 let namespace = like.call_method0("__array_namespace__")?;
