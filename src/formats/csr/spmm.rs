@@ -1,6 +1,6 @@
 //! SpMM with CSR on the CPU: the sums of a row for all vectors are in registers.
 
-use super::cpu::{RowBlock, ask_ahead_of, for_each_block};
+use super::cpu::{NarrowRows, ask_ahead_of, for_each_block};
 use super::{Host, Plan};
 use crate::Scalar;
 use crate::device::cpu::{
@@ -47,7 +47,7 @@ impl<T: Scalar> HostSpmm<T> for Host<T> {
 
 /// Kernel over a range of rows of a block.
 struct Rows<'a, T> {
-    a: RowBlock<'a, T>,
+    a: NarrowRows<'a, T>,
     vectors: HostVectors<'a, T>,
 }
 
