@@ -22,9 +22,9 @@ pub(super) fn ask_ahead_of<T>(values: &[T], col_idx: &[u32], k: usize) {
     prefetch(col_idx.as_ptr().wrapping_add(k + AHEAD));
 }
 
-/// CsrArrays whose offsets fit into 32 bits: those of the matrix, or a few of a larger one.
+/// Rows whose offsets fit into 32 bits: those of the matrix, or a few of a larger one.
 #[derive(Clone, Copy)]
-pub(super) struct CsrBlock<'a, T> {
+pub(super) struct NarrowRows<'a, T> {
     /// Row of the matrix from which the rows of the block are counted.
     pub(super) first_row: usize,
     /// Entry of the matrix from which the entries of the block are counted.
@@ -45,13 +45,13 @@ const BLOCK_ROWS: usize = if cfg!(test) { 2 } else { 512 };
 pub(super) fn for_each_block<T>(
     a: &HostCsr<T>,
     rows: Range<usize>,
-    multiply: &dyn Fn(CsrBlock<'_, T>, Range<usize>),
+    multiply: &dyn Fn(NarrowRows<'_, T>, Range<usize>),
 ) {
     let row_ptr = match &a.row_ptr {
         RowOffsets::Narrow(row_ptr) => {
             let (col_idx, values) = (&a.col_idx, &a.values);
             return multiply(
-                CsrBlock { first_row: 0, first_entry: 0, row_ptr, col_idx, values },
+                NarrowRows { first_row: 0, first_entry: 0, row_ptr, col_idx, values },
                 rows,
             );
         }
@@ -69,7 +69,7 @@ pub(super) fn for_each_block<T>(
             offsets[len] = end;
         }
         assert!(len > 0, "a row has fewer than 2³² columns");
-        let block = CsrBlock {
+        let block = NarrowRows {
             first_row,
             first_entry,
             row_ptr: &offsets[..=len],
@@ -105,7 +105,7 @@ pub(super) fn spmv<T: Scalar>(a: &HostCsr<T>, x: &[T], y: &mut [T]) {
 /// Borrowed arrays of an SpMV, from the first row of the block on.
 #[derive(Clone, Copy)]
 struct CsrArrays<'a, T> {
-    block: CsrBlock<'a, T>,
+    block: NarrowRows<'a, T>,
     x: &'a [T],
     y: Output<T>,
 }
@@ -126,7 +126,7 @@ struct RowSums<'a, T, const W: usize>(CsrArrays<'a, T>);
 impl<T: Scalar, const W: usize> CpuKernel<T> for RowSums<'_, T, W> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
-        let CsrArrays { block: CsrBlock { row_ptr, .. }, y, .. } = self.0;
+        let CsrArrays { block: NarrowRows { row_ptr, .. }, y, .. } = self.0;
         let mut start = row_ptr[range.start] as usize;
         for row in range {
             let end = row_ptr[row + 1] as usize;
@@ -243,7 +243,7 @@ fn balanced<T: Scalar>(a: &HostCsr<T>, parts: &[usize], x: &[T], y: &mut [T]) {
             if entries.start > 0 {
                 let part = parts.partition_point(|&p| p < entries.start);
                 let end = a.row_ptr.get(rows.start).min(entries.end);
-                let block = CsrBlock {
+                let block = NarrowRows {
                     first_row: part,
                     first_entry: entries.start,
                     row_ptr: &[0, (end - entries.start) as u32],
@@ -306,7 +306,7 @@ impl<T: Scalar> Balanced<'_, T> {
 impl<T: Scalar> CpuKernel<T> for Balanced<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
-        let CsrArrays { block: CsrBlock { row_ptr, .. }, y, .. } = self.rows;
+        let CsrArrays { block: NarrowRows { row_ptr, .. }, y, .. } = self.rows;
         for row in range {
             let end = (row_ptr[row + 1] as usize).min(self.end);
             // SAFETY: the entries are those of the row in this part, where it begins.

@@ -1,6 +1,6 @@
 //! SpMM with CSR on the CPU: the sums of a row for all vectors are in registers.
 
-use super::cpu::{CsrBlock, ask_ahead_of, for_each_block};
+use super::cpu::{NarrowRows, ask_ahead_of, for_each_block};
 use super::{CsrPlan, HostCsr};
 use crate::Scalar;
 use crate::device::cpu::{
@@ -47,7 +47,7 @@ impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
 
 /// Kernel over a range of rows of a block.
 struct SpmmKernel<'a, T> {
-    a: CsrBlock<'a, T>,
+    a: NarrowRows<'a, T>,
     vectors: HostVectors<'a, T>,
 }
 
