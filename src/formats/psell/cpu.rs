@@ -180,10 +180,10 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
         sums
     }
 
-    /// Multiplies a relative slice with indices of `BYTES` bytes, or [`ANY`], in steps of `R` slots,
+    /// Multiplies a relative slice with indices of `B` bytes, or [`ANY`], in steps of `R` slots,
     /// stored one at a time.
     #[inline(always)]
-    unsafe fn relative<V: Vector<T>, const G: usize, const BYTES: usize, const R: usize>(
+    unsafe fn relative<V: Vector<T>, const G: usize, const B: usize, const R: usize>(
         &self,
         slice: &Slice<'_>,
     ) -> [V; G] {
@@ -192,7 +192,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
         // it, because vectors may reach past the last index: see `SLACK`.
         let first = self.a.index.len() - slice.indices.len();
         let mut indices = self.a.index.as_ptr().wrapping_add(first).cast::<u8>();
-        let bytes = if BYTES == ANY { slice.shape.kind.index_size() } else { BYTES };
+        let bytes = if B == ANY { slice.shape.kind.index_size() } else { B };
         let mut at = slice.first_value;
         // SAFETY: every lane has the first steps, and the lanes of the masks have the others.
         unsafe {
