@@ -50,7 +50,7 @@ impl Callback {
     }
 }
 
-/// What a system is solved with.
+/// Method and settings of a solve.
 #[derive(Clone, Copy, PartialEq)]
 struct SolveRequest {
     method: Method,

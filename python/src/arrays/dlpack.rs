@@ -182,7 +182,7 @@ pub(crate) struct PyDeviceArray {
     row_major: bool,
 }
 
-/// What an exported tensor points to.
+/// Memory and metadata of an exported tensor.
 struct ExportedTensor {
     tensor: ManagedTensor,
     shape: [i64; 2],
