@@ -5,6 +5,8 @@
 
 #include "common.cuh"
 
+OVERLAPPING
+
 using namespace fused;
 
 enum Op : u32 { ADD, SUB, MUL, DIV, SQRT, PUSH, STOP_AT_MOST, STOP_UNLESS_ABOVE, STOP_UNLESS_FINITE };
@@ -35,7 +37,10 @@ struct Machine {
     const u64 *code;
 };
 
+// Begins a pass, which reads and writes nothing before. True if it is to do nothing.
 __device__ __forceinline__ bool is_stopped(const double *registers, Shape shape) {
+    wait_for_previous_launch();
+    trigger_next_launch();
     return shape.guarded() && __ldcg(registers + STATUS) != 0;
 }
 

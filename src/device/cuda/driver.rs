@@ -8,7 +8,7 @@ const OLDEST: (i32, i32) = (11, 4);
 
 /// All functions that are called. cudarc panics on a missing function, so they are looked up before
 /// the first call.
-const SYMBOLS: [&str; 48] = [
+const SYMBOLS: [&str; 47] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -34,7 +34,6 @@ const SYMBOLS: [&str; 48] = [
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",
     "cuInit",
-    "cuLaunchHostFunc",
     "cuLaunchKernel",
     "cuMemAlloc_v2",
     "cuMemFree_v2",

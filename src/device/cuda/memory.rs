@@ -277,6 +277,11 @@ unsafe impl<T: Send> Send for Pinned<T> {}
 unsafe impl<T: Sync> Sync for Pinned<T> {}
 
 impl<T: Copy> Pinned<T> {
+    /// Address of the first element, for the host and for the GPU.
+    pub(super) fn start(&self) -> *mut T {
+        self.start
+    }
+
     /// The elements.
     pub(crate) fn as_slice(&self) -> &[T] {
         // SAFETY: `len` elements, initialised at least with zeros.

@@ -54,6 +54,7 @@ struct Inner {
     modules: Mutex<HashMap<Module, Loaded>>,
     ceilings: ceilings::MeasuredCeilings,
     staging: staging::StagingThreads,
+    gates: launch_gate::LaunchGates,
     /// Working memory that is not used.
     spare: Mutex<Option<Buffer<u8>>>,
 }
@@ -176,6 +177,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         modules: Mutex::default(),
         ceilings: ceilings::MeasuredCeilings::default(),
         staging: staging::StagingThreads::default(),
+        gates: launch_gate::LaunchGates::default(),
         spare: Mutex::default(),
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());

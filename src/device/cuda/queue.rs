@@ -325,13 +325,29 @@ impl Queue {
         &self,
         work: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<f64, Error> {
-        let hold = self.0.close_gate()?;
+        let hold = self.close_gate()?;
         let start = Event::after(self.0.gpu, self.0.stream)?;
         work()?;
         let end = Event::after(self.0.gpu, self.0.stream)?;
         drop(hold);
         end.synchronize()?;
         end.seconds_since(&start)
+    }
+
+    /// Holds back work enqueued from now on.
+    fn close_gate(&self) -> Result<LaunchGate, Error> {
+        // No capture begins in the meantime.
+        let _gate = self.0.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if self.0.is_capturing()? {
+            return Err(Error::Gpu {
+                device: self.0.gpu.to_string(),
+                action: "time enqueued work".to_owned(),
+                code: None,
+                message: "the stream is captured for a graph; time a launch of the graph"
+                    .to_owned(),
+            });
+        }
+        LaunchGate::on(self.0.gpu, self)
     }
 
     /// True if enqueued work is captured into a graph instead of being executed.
@@ -417,22 +433,6 @@ impl OpenStream {
         let status =
             self.call("ask for captures", || unsafe { result::stream::is_capturing(self.stream) })?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
-    /// Holds back work enqueued from now on.
-    fn close_gate(&self) -> Result<LaunchGate, Error> {
-        // No capture begins in the meantime.
-        let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        if self.is_capturing()? {
-            return Err(Error::Gpu {
-                device: self.gpu.to_string(),
-                action: "time enqueued work".to_owned(),
-                code: None,
-                message: "the stream is captured for a graph; time a launch of the graph"
-                    .to_owned(),
-            });
-        }
-        LaunchGate::on(self.gpu, self.stream)
     }
 
     /// Waits for everything enqueued. Captured work is not executed, and so not waited for. Other

@@ -78,6 +78,13 @@ pub(super) fn offsets(a: CsrColumns<'_>) -> Option<Vec<i64>> {
     fits.then(|| sorted.into_iter().chain(later.into_iter().map(|(_, offset)| offset)).collect())
 }
 
+/// True if each column is the one to the right of the column above. All are compared, so that the
+/// compiler uses SIMD.
+fn is_shifted(cols: &[u32], above: &[u32]) -> bool {
+    let differences = cols.iter().zip(above).map(|(col, above)| col.wrapping_sub(*above) ^ 1);
+    differences.fold(0, |all, difference| all | difference) == 0
+}
+
 /// Run of a row, counted from 0, and offset of an entry.
 type RowDiagonal = (u32, i64);
 
@@ -104,8 +111,7 @@ impl<'a> Seen<'a> {
         for row in rows {
             let cols = self.a.row(row);
             // Most rows of a matrix with few diagonals are the one above, shifted.
-            let shifted = |(col, above): (&u32, &u32)| col.wrapping_sub(*above) == 1;
-            if cols.len() != above.len() || !cols.iter().zip(above).all(shifted) {
+            if cols.len() != above.len() || !is_shifted(cols, above) {
                 self.add(row, cols, &mut later);
                 if self.count.load(Relaxed) + later.len() > self.most {
                     return None;
