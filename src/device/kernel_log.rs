@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Modules loaded in this process, in order.
 static LOG: Mutex<Vec<KernelEvent>> = Mutex::new(Vec::new());
@@ -18,6 +19,8 @@ pub struct KernelEvent {
     pub origin: KernelOrigin,
     /// Details: the cache file, the compiler, or the reason of a failure. May be empty.
     pub detail: String,
+    /// Time to read, compile or find the machine code.
+    pub time: Duration,
 }
 
 /// Origin of the machine code of a kernel.
@@ -76,6 +79,7 @@ mod tests {
             architecture: (9, 0),
             origin,
             detail: detail.to_owned(),
+            time: Duration::ZERO,
         };
         assert_eq!(event(KernelOrigin::Embedded, "").to_string(), "csr for sm_90: built in");
         assert_eq!(

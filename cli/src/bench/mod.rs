@@ -5,6 +5,7 @@ mod comparison;
 mod cusparse;
 mod engine;
 mod failure;
+mod first;
 mod noise;
 mod page;
 mod plans;
@@ -54,6 +55,7 @@ Examples:
   sparseop bench cant.mtx --cache company
   sparseop bench cant.mtx --vectors 8 --plans auto
   sparseop bench cant.mtx --transpose --plans auto
+  sparseop bench cant.mtx --first
   sparseop bench matrices/ --json > results.jsonl
   sparseop bench matrices/ --plans all --report results.html")]
 pub(super) struct BenchArgs {
@@ -84,6 +86,11 @@ pub(super) struct BenchArgs {
     /// its size, which are not timed. The timing run of `calibrated` uses --cold instead.
     #[arg(long, value_name = "STATE", default_value = "warm")]
     cache: CacheArg,
+    /// Time from the start of a process to its first product and its parts, in new processes: with
+    /// an empty and with a filled cache of kernels, and for a matrix in GPU memory
+    #[arg(long, conflicts_with_all = ["plans", "baselines", "vectors", "transpose", "cache"])]
+    #[arg(conflicts_with_all = ["path", "seconds"])]
+    first: bool,
     /// Approximate time for each plan and baseline, in seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
@@ -97,6 +104,9 @@ pub(super) struct BenchArgs {
 }
 
 pub(super) fn run(args: &BenchArgs, console: &Console) -> Result<()> {
+    if args.first {
+        return first::run(args, console);
+    }
     let mut summary = Summary::default();
     let mut page = args.report.begin("Benchmark")?;
     args.matrices.for_each(console, |source| {

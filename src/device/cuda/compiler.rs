@@ -9,6 +9,7 @@ use crate::Error;
 use crate::device::Module;
 use crate::device::kernel_log::{KernelEvent, KernelOrigin, record};
 use std::borrow::Cow;
+use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Identifies these kernels and their compiler options: measurements are stored under this name.
@@ -42,18 +43,20 @@ type LoggedImage = (Image, KernelEvent);
 ///
 /// [`Error::KernelCompile`] if none can be obtained.
 pub(super) fn image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
-    let embedded = find(arch, module)?;
+    let (start, embedded) = (Instant::now(), find(arch, module)?);
     let module = embedded.name;
-    match embedded.cubin(number(arch)) {
-        Some(code) => Ok(log(from(arch, module, code, KernelOrigin::Embedded, String::new()))),
-        None => compiled(arch, embedded, Cache::of_user().as_ref()).map(log),
-    }
+    let image = match embedded.cubin(number(arch)) {
+        Some(code) => from(arch, module, code, KernelOrigin::Embedded, String::new()),
+        None => compiled(arch, embedded, Cache::of_user().as_ref())?,
+    };
+    Ok(log(image, start))
 }
 
 /// As [`image`], but without embedded code: for a driver that rejects it because it is older than
 /// the compiler of the build.
 pub(super) fn image_without_embedded(arch: (u32, u32), module: Module) -> Result<Image, Error> {
-    compiled(arch, find(arch, module)?, Cache::of_user().as_ref()).map(log)
+    let start = Instant::now();
+    Ok(log(compiled(arch, find(arch, module)?, Cache::of_user().as_ref())?, start))
 }
 
 /// Names of all modules.
@@ -152,12 +155,13 @@ fn from(
     origin: KernelOrigin,
     detail: String,
 ) -> LoggedImage {
-    (Image(code.into()), KernelEvent { kernel, architecture, origin, detail })
+    let time = Duration::ZERO;
+    (Image(code.into()), KernelEvent { kernel, architecture, origin, detail, time })
 }
 
-/// Logs the origin of an image and returns the image.
-fn log((image, event): LoggedImage) -> Image {
-    record(event);
+/// Logs the origin of an image, whose search began at `start`, and returns the image.
+fn log((image, event): LoggedImage, start: Instant) -> Image {
+    record(KernelEvent { time: start.elapsed(), ..event });
     image
 }
 
