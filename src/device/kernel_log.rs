@@ -3,6 +3,8 @@
 use std::fmt::{self, Display};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+#[cfg(feature = "cuda")]
+use std::time::Instant;
 
 /// Modules loaded in this process, in order.
 static LOG: Mutex<Vec<KernelEvent>> = Mutex::new(Vec::new());
@@ -41,6 +43,22 @@ pub enum KernelOrigin {
 /// Empty as long as no GPU is used.
 pub fn kernel_log() -> Vec<KernelEvent> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Clock of a search for machine code.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Copy)]
+pub(super) struct SearchClock(Instant);
+
+#[cfg(feature = "cuda")]
+impl SearchClock {
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
 }
 
 /// Adds to the log.

@@ -11,8 +11,8 @@ use crate::order;
 use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar};
 
-/// Maximum number of buckets: enough to occupy many cores, few enough that the write position of
-/// each stays in the L1 cache.
+/// Maximum number of buckets, unless they would have more than 2¹⁶ rows: enough to occupy many
+/// cores, few enough that the write position of each stays in the L1 cache.
 const MAX_BUCKETS: usize = 256;
 
 /// One entry, counted from 0.
@@ -32,7 +32,18 @@ pub(crate) enum Repeated {
     Kept,
 }
 
-/// Assignment of rows to buckets: `2^shift` neighbouring rows each.
+/// An entry of a bucket, without padding: all entries of a matrix are held in this form beside the
+/// arrays that they become.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C, packed)]
+struct BucketEntry<T> {
+    /// Row, counted from the first of the bucket.
+    row: u16,
+    col: u32,
+    value: T,
+}
+
+/// Assignment of rows to buckets: `2^shift` neighbouring rows each, at most 2¹⁶.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buckets {
     shift: u32,
@@ -41,18 +52,23 @@ pub(crate) struct Buckets {
 
 impl Buckets {
     pub(crate) fn new(nrows: usize) -> Self {
-        let shift = nrows.div_ceil(MAX_BUCKETS).next_power_of_two().trailing_zeros();
+        let shift = nrows.div_ceil(MAX_BUCKETS).next_power_of_two().trailing_zeros().min(u16::BITS);
         Self { shift, count: nrows.div_ceil(1 << shift) }
     }
 
     fn of(self, row: u32) -> usize {
         row as usize >> self.shift
     }
+
+    /// Number of the row in its bucket.
+    fn within(self, row: u32) -> u16 {
+        (row & ((1 << self.shift) - 1)) as u16
+    }
 }
 
 /// A run of consecutive entries, sorted by bucket: bucket `b` is `starts[b] .. starts[b + 1]`.
 pub(crate) struct SortedRun<T> {
-    entries: Vec<MatrixEntry<T>>,
+    entries: Vec<BucketEntry<T>>,
     starts: Vec<usize>,
 }
 
@@ -68,10 +84,10 @@ impl<T: Scalar> SortedRun<T> {
             starts[b + 1] += starts[b];
         }
         let mut next = starts.clone();
-        let mut entries = vec![MatrixEntry::default(); sequence.len()];
-        for &entry in sequence {
-            let slot = &mut next[buckets.of(entry.row)];
-            entries[*slot] = entry;
+        let mut entries = vec![BucketEntry::default(); sequence.len()];
+        for &MatrixEntry { row, col, value } in sequence {
+            let slot = &mut next[buckets.of(row)];
+            entries[*slot] = BucketEntry { row: buckets.within(row), col, value };
             *slot += 1;
         }
         Self { entries, starts }
@@ -81,7 +97,7 @@ impl<T: Scalar> SortedRun<T> {
         self.entries.len()
     }
 
-    fn bucket(&self, b: usize) -> &[MatrixEntry<T>] {
+    fn bucket(&self, b: usize) -> &[BucketEntry<T>] {
         &self.entries[self.starts[b]..self.starts[b + 1]]
     }
 }
@@ -136,7 +152,7 @@ pub(crate) fn to_csr<T: Scalar>(
     let spare = SparePool::new(|| SortScratch { next: Vec::new(), entries: Vec::new() });
     let mut kept = vec![0; sizes.len()];
     parallel::try_for_each_item(shares.into_iter().zip(&mut kept), |(share, kept)| {
-        *kept = spare.with(|scratch| fill_bucket(buckets, runs, share, scratch, repeated))?;
+        *kept = spare.with(|scratch| fill_bucket(runs, share, scratch, repeated))?;
         Ok::<_, Error>(())
     })?;
     close_gaps(&sizes, &kept, &mut col_idx, &mut values);
@@ -151,26 +167,24 @@ pub(crate) fn to_csr<T: Scalar>(
 
 /// Builds the rows of one bucket at the front of its share and returns the number of their entries.
 fn fill_bucket<T: Scalar>(
-    buckets: Buckets,
     runs: &[SortedRun<T>],
     share: Share<'_, T>,
     scratch: &mut SortScratch<T>,
     repeated: Repeated,
 ) -> Result<usize, Error> {
     let Share { bucket, row_ends, col_idx, values } = share;
-    let first_row = bucket << buckets.shift;
     let pieces = || runs.iter().flat_map(|run| run.bucket(bucket));
     let SortScratch { next, entries } = scratch;
     refill(next, row_ends.len() + 1, 0)?;
     for entry in pieces() {
-        next[entry.row as usize - first_row + 1] += 1;
+        next[usize::from(entry.row) + 1] += 1;
     }
     for row in 0..row_ends.len() {
         next[row + 1] += next[row];
     }
     refill(entries, col_idx.len(), (0, T::ZERO))?;
     for entry in pieces() {
-        let slot = &mut next[entry.row as usize - first_row];
+        let slot = &mut next[usize::from(entry.row)];
         entries[*slot] = (entry.col, entry.value);
         *slot += 1;
     }
@@ -240,7 +254,8 @@ mod tests {
     fn buckets_cover_every_row() {
         for nrows in [0, 1, 2, 255, 256, 257, 511, 512, 513, 100_000, super::super::MAX_DIMENSION] {
             let buckets = Buckets::new(nrows);
-            assert!(buckets.count <= MAX_BUCKETS);
+            assert!(buckets.count <= MAX_BUCKETS.max(nrows.div_ceil(1 << 16)));
+            assert!(buckets.shift <= 16);
             if nrows > 0 {
                 assert_eq!(buckets.of(nrows as u32 - 1), buckets.count - 1);
             }

@@ -17,8 +17,8 @@ use sparseop_testkit::x_vector;
 use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{self, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{self, ChildStdout, Command, Stdio};
+use std::time::Duration;
 use std::{env, fs};
 
 /// Environment variable of a measuring process: the number of the matrix, counted from 0.
@@ -251,8 +251,7 @@ fn processes(
         if let Some(folder) = &folder {
             command.env(CACHE, folder);
         }
-        let start = Instant::now();
-        let found = lines(command, start);
+        let found = lines(command);
         if let Some(folder) = folder {
             // If it stays, the system removes it with its other temporary files.
             let _ = fs::remove_dir_all(folder);
@@ -263,16 +262,20 @@ fn processes(
 }
 
 /// Runs a process and reads its two lines.
-fn lines(mut command: Command, start: Instant) -> Result<FirstRun> {
-    let mut child = command.spawn().context("cannot run this program again")?;
-    let mut lines = BufReader::new(child.stdout.take().context("it has no output")?).lines();
-    let mut next = || -> Result<FirstParts> {
+fn lines(mut command: Command) -> Result<FirstRun> {
+    type Lines = std::io::Lines<BufReader<ChildStdout>>;
+    fn next(lines: &mut Lines) -> Result<FirstParts> {
         let line = lines.next().context("a process that measures has failed")??;
         Ok(serde_json::from_str(&line)?)
-    };
-    let first = next();
-    let seconds = start.elapsed().as_secs_f64();
-    let second = next();
+    }
+    let (started, seconds) = timed(|| -> Result<_> {
+        let mut child = command.spawn().context("cannot run this program again")?;
+        let mut lines = BufReader::new(child.stdout.take().context("it has no output")?).lines();
+        let first = next(&mut lines);
+        Ok((child, lines, first))
+    });
+    let (mut child, mut lines, first) = started?;
+    let second = next(&mut lines);
     child.wait()?;
     Ok(FirstRun { seconds, first: first?, second: second? })
 }

@@ -7,9 +7,9 @@ use super::nvrtc::{self, Nvrtc, NvrtcFailure};
 use super::target::CompileTarget;
 use crate::Error;
 use crate::device::Module;
-use crate::device::kernel_log::{KernelEvent, KernelOrigin, record};
+use crate::device::kernel_log::{KernelEvent, KernelOrigin, SearchClock, record};
 use std::borrow::Cow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Identifies these kernels and their compiler options: measurements are stored under this name.
@@ -43,7 +43,7 @@ type LoggedImage = (Image, KernelEvent);
 ///
 /// [`Error::KernelCompile`] if none can be obtained.
 pub(super) fn image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
-    let (start, embedded) = (Instant::now(), find(arch, module)?);
+    let (start, embedded) = (SearchClock::start(), find(arch, module)?);
     let module = embedded.name;
     let image = match embedded.cubin(number(arch)) {
         Some(code) => from(arch, module, code, KernelOrigin::Embedded, String::new()),
@@ -55,7 +55,7 @@ pub(super) fn image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
 /// As [`image`], but without embedded code: for a driver that rejects it because it is older than
 /// the compiler of the build.
 pub(super) fn image_without_embedded(arch: (u32, u32), module: Module) -> Result<Image, Error> {
-    let start = Instant::now();
+    let start = SearchClock::start();
     Ok(log(compiled(arch, find(arch, module)?, Cache::of_user().as_ref())?, start))
 }
 
@@ -160,7 +160,7 @@ fn from(
 }
 
 /// Logs the origin of an image, whose search began at `start`, and returns the image.
-fn log((image, event): LoggedImage, start: Instant) -> Image {
+fn log((image, event): LoggedImage, start: SearchClock) -> Image {
     record(KernelEvent { time: start.elapsed(), ..event });
     image
 }

@@ -3,6 +3,7 @@
 use super::chunks::{ParsedChunk, each_line};
 use super::header::{Field, MarketHeader, MarketSymmetry};
 use super::scan::{self, quick_integer, quick_real, words};
+use super::window::WindowedText;
 use super::{ParseProblem, Reader, excerpt};
 use crate::Scalar;
 use crate::matrix::assemble::{Buckets, MatrixEntry, SortedRun};
@@ -12,7 +13,7 @@ use std::ops::Range;
 /// Parses the body into runs of the nonzero elements, mirroring those of symmetric matrices.
 pub(super) fn parse<T: Scalar>(
     reader: &Reader<'_>,
-    text: &[u8],
+    text: &mut WindowedText<'_>,
     header: &MarketHeader,
     buckets: Buckets,
 ) -> Result<Vec<SortedRun<T>>, ParseProblem> {
@@ -47,12 +48,13 @@ pub(super) fn parse<T: Scalar>(
 /// Returns the list in parts.
 pub(super) fn elements<T: Scalar>(
     reader: &Reader<'_>,
-    text: &[u8],
+    text: &mut WindowedText<'_>,
     body: usize,
     declared: Option<u64>,
     field: Field,
 ) -> Result<Vec<Vec<T>>, ParseProblem> {
-    reader.in_chunks(text, body, declared, || (), |(), range| elements_of_chunk(text, range, field))
+    let parse = |(): &mut (), text: &[u8], range| elements_of_chunk(text, range, field);
+    reader.in_chunks(text, body, declared, || (), parse)
 }
 
 /// Parses one number per line in a range of whole lines.

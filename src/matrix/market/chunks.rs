@@ -1,6 +1,7 @@
 //! Parallel parsing of the body of a file in chunks, with the errors of a sequential parser.
 
 use super::scan::{line_end, next_line, skip_blanks};
+use super::window::{WindowedText, count_line_ends};
 use super::{ParseProblem, ReadStage, Reader};
 use crate::parallel::{self, SparePool};
 use std::ops::Range;
@@ -23,45 +24,76 @@ pub(super) struct ParsedChunk<P> {
 }
 
 impl Reader<'_> {
-    /// Parses `text[body..]`, which should have `declared` lines with an entry if that is known,
-    /// and returns the parts in order.
+    /// Parses the text from `body` on, window by window. It should have `declared` lines with an
+    /// entry if that is known. Returns the parts in order.
     ///
     /// `scratch` creates working memory that a thread reuses from one call of `parse` to the next.
     pub(super) fn in_chunks<S: Send, P: Send>(
         &self,
-        text: &[u8],
+        text: &mut WindowedText<'_>,
         body: usize,
         declared: Option<u64>,
         scratch: impl Fn() -> S + Sync,
-        parse: impl Fn(&mut S, Range<usize>) -> ParsedChunk<P> + Sync,
+        parse: impl Fn(&mut S, &[u8], Range<usize>) -> ParsedChunk<P> + Sync,
     ) -> Result<Vec<P>, ParseProblem> {
-        let size = self.chunk_bytes.unwrap_or_else(|| {
-            let per_task = (text.len() - body) / (4 * rayon::current_num_threads());
-            per_task.clamp(MIN_CHUNK_BYTES, CHUNK_BYTES)
-        });
-        let ranges = split(text, body, size);
-        let failed = AtomicUsize::new(usize::MAX);
-        let done = AtomicU64::new(body as u64);
+        let (mut parts, mut lines, mut start) = (Vec::new(), 0, body);
         let spare = SparePool::new(scratch);
-        let chunks: Vec<Option<ParsedChunk<P>>> = parallel::map(ranges.len(), 1, |k| {
-            // Chunks behind the first error are skipped; those before it must be parsed, so that
-            // the line number is right.
-            if k > failed.load(Relaxed) {
-                return None;
+        loop {
+            let (end, is_last) = (text.whole_lines(), text.is_last());
+            let window = &text.bytes()[..end];
+            let ranges = split(window, start, self.chunk_size(end - start));
+            let failed = AtomicUsize::new(usize::MAX);
+            let done = AtomicU64::new(text.before() + start as u64);
+            let total = text.len().unwrap_or(text.before() + end as u64);
+            let chunks = parallel::map(ranges.len(), 1, |k| {
+                // Chunks behind the first error are skipped; those before it must be parsed, so
+                // that the line number is right.
+                if k > failed.load(Relaxed) {
+                    return None;
+                }
+                let chunk = spare.with(|scratch| parse(scratch, window, ranges[k].clone()));
+                if chunk.problem.is_some() {
+                    failed.fetch_min(k, Relaxed);
+                }
+                // Of the last window they are counted only for an error.
+                let ends = if is_last { 0 } else { count_line_ends(&window[ranges[k].clone()]) };
+                let bytes = ranges[k].len() as u64;
+                self.report(ReadStage::Parse, done.fetch_add(bytes, Relaxed) + bytes, total);
+                Some((chunk, ends))
+            });
+            let mut line_ends = count_line_ends(&window[..start]);
+            for (range, chunk) in ranges.iter().zip(chunks) {
+                // Only chunks after one with a problem are missing.
+                let Some((chunk, ends)) = chunk else { break };
+                if let Some(declared) = declared.filter(|&most| lines + chunk.lines > most) {
+                    return Err(surplus(text, range, declared - lines, declared));
+                }
+                (lines, line_ends) = (lines + chunk.lines, line_ends + ends);
+                if let Some(problem) = chunk.problem {
+                    return Err(problem);
+                }
+                parts.push(chunk.part);
             }
-            let chunk = spare.with(|scratch| parse(scratch, ranges[k].clone()));
-            if chunk.problem.is_some() {
-                failed.fetch_min(k, Relaxed);
+            if is_last {
+                break;
             }
-            let bytes = ranges[k].len() as u64;
-            self.report(
-                ReadStage::Parse,
-                done.fetch_add(bytes, Relaxed) + bytes,
-                text.len() as u64,
-            );
-            Some(chunk)
-        });
-        join(text, &ranges, chunks, declared)
+            text.advance(end, line_ends)?;
+            start = 0;
+        }
+        if let Some(declared) = declared.filter(|&declared| lines < declared) {
+            let message =
+                format!("the file ends after {lines} of the {declared} entries it declares");
+            return Err(ParseProblem::at(text.bytes().len(), message));
+        }
+        Ok(parts)
+    }
+
+    /// Size of the chunks of so many bytes.
+    fn chunk_size(&self, bytes: usize) -> usize {
+        self.chunk_bytes.unwrap_or_else(|| {
+            let per_task = bytes / (4 * rayon::current_num_threads());
+            per_task.clamp(MIN_CHUNK_BYTES, CHUNK_BYTES)
+        })
     }
 }
 
@@ -115,47 +147,36 @@ fn split(text: &[u8], body: usize, size: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Joins the parts of the chunks, or returns the first error in the order of the file.
-fn join<P>(
-    text: &[u8],
-    ranges: &[Range<usize>],
-    chunks: Vec<Option<ParsedChunk<P>>>,
-    declared: Option<u64>,
-) -> Result<Vec<P>, ParseProblem> {
-    let mut parts = Vec::with_capacity(chunks.len());
-    let mut lines = 0;
-    for (range, chunk) in ranges.iter().zip(chunks) {
-        // Only chunks after one with a problem are missing.
-        let Some(chunk) = chunk else { break };
-        if let Some(declared) = declared.filter(|&declared| lines + chunk.lines > declared) {
-            return Err(surplus(text, range, declared - lines, declared));
-        }
-        lines += chunk.lines;
-        if let Some(problem) = chunk.problem {
-            return Err(problem);
-        }
-        parts.push(chunk.part);
-    }
-    if let Some(declared) = declared.filter(|&declared| lines < declared) {
-        let message = format!("the file ends after {lines} of the {declared} entries it declares");
-        return Err(ParseProblem::at(text.len(), message));
-    }
-    Ok(parts)
-}
-
-/// Error about the first surplus line: line number `first` (from 0) with an entry in `range`.
-fn surplus(text: &[u8], range: &Range<usize>, first: u64, declared: u64) -> ParseProblem {
-    let lines_from = |start, end| {
+/// Error about the first surplus line: line number `first` (from 0) with an entry in a range of the
+/// window.
+fn surplus(
+    text: &mut WindowedText<'_>,
+    range: &Range<usize>,
+    first: u64,
+    declared: u64,
+) -> ParseProblem {
+    fn lines_from(text: &[u8], start: usize, end: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(next_line(text, start, end), move |&line| {
             next_line(text, line_end(text, line) + 1, end)
         })
-    };
-    let offset = lines_from(range.start, range.end).nth(first as usize).unwrap_or(range.start);
-    let found = declared + lines_from(offset, text.len()).count() as u64;
-    ParseProblem::at(
-        offset,
-        format!(
+    }
+    let (bytes, end) = (text.bytes(), text.whole_lines());
+    let offset = lines_from(bytes, range.start, range.end).nth(first as usize);
+    let offset = offset.unwrap_or(range.start);
+    let mut found = declared + lines_from(bytes, offset, end).count() as u64;
+    let line = text.line_of(offset);
+    let mut len = end;
+    while !text.is_last() {
+        if let Err(error) = text.advance(len, 0) {
+            return error.into();
+        }
+        len = text.whole_lines();
+        found += lines_from(text.bytes(), 0, len).count() as u64;
+    }
+    ParseProblem {
+        line: Some(line),
+        ..ParseProblem::new(format!(
             "the file declares {declared} entries, but has {found}; this is the first too many"
-        ),
-    )
+        ))
+    }
 }

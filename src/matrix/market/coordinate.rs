@@ -3,6 +3,7 @@
 use super::chunks::{ParsedChunk, each_line};
 use super::header::{Field, MarketHeader, MarketSymmetry};
 use super::scan::{self, index, quick_index, quick_integer, quick_real, words};
+use super::window::WindowedText;
 use super::{ParseProblem, Reader, excerpt};
 use crate::Scalar;
 use crate::matrix::assemble::{Buckets, MatrixEntry, SortedRun};
@@ -12,11 +13,12 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Parses the body into runs, mirroring entries of symmetric matrices.
 pub(super) fn parse<T: Scalar>(
     reader: &Reader<'_>,
-    text: &[u8],
+    text: &mut WindowedText<'_>,
     header: &MarketHeader,
     buckets: Buckets,
 ) -> Result<Vec<SortedRun<T>>, ParseProblem> {
-    reader.in_chunks(text, header.body, Some(header.declared), Vec::new, |entries, range| {
+    let declared = Some(header.declared);
+    reader.in_chunks(text, header.body, declared, Vec::new, |entries, text, range| {
         entries.clear();
         let (lines, problem) = parse_chunk(text, range, header, entries);
         if let Some(count) = reader.above {

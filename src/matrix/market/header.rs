@@ -99,13 +99,13 @@ impl MarketHeader {
 impl MarketHeader {
     /// Least number of entries of the matrix if the text, of `len` bytes, is valid: the declared
     /// number, unless so many lines do not fit the text.
-    pub(super) fn least_entries(&self, len: usize) -> usize {
+    pub(super) fn least_entries(&self, len: u64) -> usize {
         /// Length of a line with two indices, including its end.
-        const LINE: usize = 4;
+        const LINE: u64 = 4;
         match self.layout {
             MarketLayout::Coordinate => {
-                let lines = (len - self.body).div_ceil(LINE);
-                usize::try_from(self.declared).unwrap_or(usize::MAX).min(lines)
+                let lines = (len - self.body as u64).div_ceil(LINE);
+                usize::try_from(self.declared.min(lines)).unwrap_or(usize::MAX)
             }
             // Zeros of an array are left out.
             MarketLayout::Array => 0,

@@ -25,6 +25,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod vector;
+mod window;
 mod write;
 
 pub use vector::{read_vector, write_vector};
@@ -38,6 +39,7 @@ use crate::{Error, Scalar, memory};
 use header::{MarketHeader, MarketLayout};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
+use window::WindowedText;
 
 /// Error message about `.zst`.
 #[cfg(not(feature = "zstd"))]
@@ -133,6 +135,8 @@ pub struct Reader<'a> {
     memory_limit: u64,
     /// Bytes of text parsed at a time. `None` chooses by the size of the text.
     chunk_bytes: Option<usize>,
+    /// Bytes of text in memory at a time, if not the usual number.
+    window_bytes: Option<usize>,
 }
 
 impl Default for Reader<'_> {
@@ -146,7 +150,13 @@ impl<'a> Reader<'a> {
     /// may use, if known: the least of the memory of the machine, the limits of its control groups
     /// and the limit of its address space.
     pub fn new() -> Self {
-        Self { listener: None, above: None, memory_limit: memory::limit(), chunk_bytes: None }
+        Self {
+            listener: None,
+            above: None,
+            memory_limit: memory::limit(),
+            chunk_bytes: None,
+            window_bytes: None,
+        }
     }
 
     /// Calls `listener` about every megabyte, from any thread.
@@ -181,10 +191,9 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn read_impl<T: Scalar>(&self, path: &Path) -> Result<CsrMatrix<T>, Error> {
-        let text = source::open(path, self)?;
-        let (header, entries) =
-            self.entries(&text).map_err(|problem| problem.locate(path, &text))?;
-        // The text is no longer needed, and for a compressed file it is the largest allocation.
+        let mut text = WindowedText::open(path, self)?;
+        let found = self.entries(&mut text);
+        let (header, entries) = found.map_err(|problem| text.locate(problem))?;
         drop(text);
         entries.to_csr(&header)
     }
@@ -200,18 +209,19 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn parse_impl<T: Scalar>(&self, text: &[u8]) -> Result<CsrMatrix<T>, Error> {
-        let (header, entries) =
-            self.entries(text).map_err(|problem| problem.locate(Path::new(""), text))?;
+        let mut text = WindowedText::of(text, self);
+        let found = self.entries(&mut text);
+        let (header, entries) = found.map_err(|problem| text.locate(problem))?;
         entries.to_csr(&header)
     }
 
     /// Parses everything; only sorting remains.
     fn entries<T: Scalar>(
         &self,
-        text: &[u8],
+        text: &mut WindowedText<'_>,
     ) -> Result<(MarketHeader, BucketedEntries<T>), ParseProblem> {
-        let header = MarketHeader::parse(text)?;
-        let least = header.least_entries(text.len());
+        let header = text.header()?;
+        let least = header.least_entries(text.len().unwrap_or(text.bytes().len() as u64));
         self.check_memory(&header, least, size_of::<T>())?;
         // The entries are collected in many allocations before the matrix is assembled.
         memory::check_room(least.saturating_mul(size_of::<MatrixEntry<T>>()))?;
@@ -266,37 +276,33 @@ impl<T: Scalar> BucketedEntries<T> {
 #[derive(Debug)]
 struct ParseProblem {
     message: String,
-    /// Offset of a byte of the offending line, if any.
+    /// Offset of a byte of the offending line in the window, if any.
     offset: Option<usize>,
+    /// Number of the line, if it is known.
+    line: Option<u64>,
     /// Error that is not about the text, returned instead of the message.
     other: Option<Box<Error>>,
 }
 
 impl From<Error> for ParseProblem {
     fn from(error: Error) -> Self {
-        Self { message: String::new(), offset: None, other: Some(Box::new(error)) }
+        Self { other: Some(Box::new(error)), ..Self::new(String::new()) }
     }
 }
 
 impl ParseProblem {
     fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), offset: None, other: None }
+        Self { message: message.into(), offset: None, line: None, other: None }
     }
 
     fn at(offset: usize, message: impl Into<String>) -> Self {
-        Self { message: message.into(), offset: Some(offset), other: None }
+        Self { offset: Some(offset), ..Self::new(message) }
     }
 
-    /// Adds the path, and the line number, which is only counted here.
-    fn locate(self, path: &Path, text: &[u8]) -> Error {
-        if let Some(error) = self.other {
-            return *error;
-        }
-        let line = self.offset.map(|offset| {
-            let before = &text[..offset.min(text.len())];
-            before.iter().filter(|&&byte| byte == b'\n').count() as u64 + 1
-        });
-        Error::Market { path: path.to_owned(), line, message: self.message }
+    /// Adds the path.
+    fn of_file(self, path: &Path) -> Error {
+        let Self { message, line, other, .. } = self;
+        other.map_or(Error::Market { path: path.to_owned(), line, message }, |other| *other)
     }
 }
 

@@ -28,8 +28,24 @@ const HEADERS: u64 = 1 << 20;
 /// Maximum number of matrices in an archive.
 const MATRICES: usize = 1000;
 
-/// Opens a file and decompresses it if necessary.
-pub(super) fn open(path: &Path, reader: &Reader<'_>) -> Result<Vec<u8>, Error> {
+/// Bytes of a file that are read one after the other.
+pub(super) trait ByteStream {
+    /// The action of an error.
+    fn action(&self) -> &'static str;
+
+    /// Number of bytes left, if it is known.
+    fn left(&self) -> Option<u64>;
+
+    /// Fills a buffer, unless the bytes end before. Returns the number of bytes read, and true if
+    /// it is known that no more follow.
+    fn fill(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)>;
+}
+
+/// Bytes at hand, and those that follow.
+type OpenedText<'a> = (Vec<u8>, Option<Box<dyn ByteStream + 'a>>);
+
+/// Opens a file. It is decompressed if necessary; a matrix in an archive is unpacked at once.
+pub(super) fn open<'a>(path: &Path, reader: &'a Reader<'a>) -> Result<OpenedText<'a>, Error> {
     let mut file = File::open(path).map_err(|e| Error::io("open", path, e))?;
     let metadata = file.metadata().map_err(|e| Error::io("open", path, e))?;
     if metadata.is_dir() {
@@ -38,23 +54,26 @@ pub(super) fn open(path: &Path, reader: &Reader<'_>) -> Result<Vec<u8>, Error> {
     let start = start_of(&mut file).map_err(|e| Error::io("read", path, e))?;
     let compressed = start.starts_with(GZIP_MAGIC) || start.starts_with(ZSTD_MAGIC);
     if !compressed && !is_tar(&start) {
-        return read_plain(path, reader, start, file, metadata.len());
+        return Ok((Vec::new(), Some(plain(path, reader, start, file, metadata.len())?)));
     }
     let gzip = start.starts_with(GZIP_MAGIC);
     let bytes = Cursor::new(start).chain(file);
     if !compressed {
-        return unpack(path, reader, BufReader::with_capacity(BUFFER, bytes));
+        return Ok((unpack(path, reader, BufReader::with_capacity(BUFFER, bytes))?, None));
     }
     let watched = Watched { bytes, total: metadata.len(), done: 0, reported: 0, reader };
-    let mut text: Box<dyn Read> = if gzip {
+    let mut text: Box<dyn Read + 'a> = if gzip {
         Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, watched)))
     } else {
         zstd_decoder(watched).map_err(|e| Error::io("decompress", path, e))?
     };
     let start = start_of(&mut text).map_err(|e| Error::io("decompress", path, e))?;
     let archive = is_tar(&start);
-    let text = Cursor::new(start).chain(text);
-    if archive { unpack(path, reader, text) } else { read_all("decompress", path, reader, text) }
+    let bytes = Cursor::new(start).chain(text);
+    if archive {
+        return Ok((unpack(path, reader, bytes)?, None));
+    }
+    Ok((Vec::new(), Some(sequential(bytes, "decompress"))))
 }
 
 /// The first bytes, enough to recognise an archive.
@@ -74,34 +93,67 @@ fn zstd_decoder<'a>(_: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     Err(io::Error::new(io::ErrorKind::Unsupported, super::NO_ZSTD))
 }
 
-/// Reads a text that is not compressed, of `len` bytes according to the system and beginning with
-/// `start`. Pipes and files such as those of `/proc` report no length.
-fn read_plain(
+/// The bytes of a text that is not compressed, of `len` bytes according to the system and beginning
+/// with `start`. Pipes and files such as those of `/proc` report no length.
+fn plain<'a>(
     path: &Path,
     reader: &Reader<'_>,
     start: Vec<u8>,
     file: File,
     len: u64,
-) -> Result<Vec<u8>, Error> {
+) -> Result<Box<dyn ByteStream + 'a>, Error> {
     if len > reader.memory_limit {
         return Err(too_long(path, reader));
     }
     #[cfg(unix)]
     if len >= parallel::LEAST {
-        let text = parallel::read(&file, len as usize)?;
-        return text.map_err(|e| Error::io("read", path, e));
+        return Ok(Box::new(parallel::PlainFile { file, at: 0, len }));
     }
-    let mut text = memory::reserved(usize::try_from(len).unwrap_or(usize::MAX))?;
-    text.extend_from_slice(&start);
-    append(text, "read", path, reader, file)
+    Ok(sequential(Cursor::new(start).chain(file), "read"))
 }
 
-/// Reading of large files by several threads. Half of the time is that of mapping memory, which
-/// threads do at the same time.
+/// Bytes read one after the other, with the action of an error.
+pub(super) fn sequential<'a>(
+    bytes: impl Read + 'a,
+    action: &'static str,
+) -> Box<dyn ByteStream + 'a> {
+    Box::new(Sequential { bytes, action })
+}
+
+/// Bytes of a pipe, of a decompressor or of a small file.
+struct Sequential<R> {
+    bytes: R,
+    action: &'static str,
+}
+
+impl<R: Read> ByteStream for Sequential<R> {
+    fn action(&self) -> &'static str {
+        self.action
+    }
+
+    fn left(&self) -> Option<u64> {
+        None
+    }
+
+    fn fill(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.bytes.read(&mut buffer[filled..]) {
+                Ok(0) => return Ok((filled, true)),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((filled, false))
+    }
+}
+
+/// Reading of large files by several threads.
 #[cfg(unix)]
 pub(super) mod parallel {
+    use super::ByteStream;
     use crate::parallel::try_for_each_item;
-    use crate::{Error, memory};
     use std::fs::File;
     use std::io;
     use std::os::unix::fs::FileExt;
@@ -110,15 +162,35 @@ pub(super) mod parallel {
     pub(super) const LEAST: u64 = 1 << 23;
 
     /// Bytes that a thread reads at a time.
-    const PIECE: usize = 1 << 21;
+    const PIECE: usize = 1 << 20;
 
-    /// Reads the first `len` bytes. A file that has become shorter is an error of the inner result.
-    pub(in super::super) fn read(file: &File, len: usize) -> Result<io::Result<Vec<u8>>, Error> {
-        let mut text = memory::try_zeroed(len)?;
-        let pieces = text.chunks_mut(PIECE).enumerate();
-        let read =
-            try_for_each_item(pieces, |(k, piece)| file.read_exact_at(piece, (k * PIECE) as u64));
-        Ok(read.map(|()| text))
+    /// A file of known length. It is an error if it becomes shorter.
+    pub(in super::super) struct PlainFile {
+        pub(in super::super) file: File,
+        pub(in super::super) at: u64,
+        pub(in super::super) len: u64,
+    }
+
+    impl ByteStream for PlainFile {
+        fn action(&self) -> &'static str {
+            "read"
+        }
+
+        fn left(&self) -> Option<u64> {
+            Some(self.len - self.at)
+        }
+
+        fn fill(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
+            let left = usize::try_from(self.len - self.at).unwrap_or(usize::MAX);
+            let count = buffer.len().min(left);
+            let pieces = buffer[..count].chunks_mut(PIECE).enumerate();
+            let Self { file, at, .. } = self;
+            try_for_each_item(pieces, |(k, piece)| {
+                file.read_exact_at(piece, *at + (k * PIECE) as u64)
+            })?;
+            *at += count as u64;
+            Ok((count, *at == self.len))
+        }
     }
 }
 
@@ -134,19 +206,8 @@ fn read_all(
     reader: &Reader<'_>,
     text: impl Read,
 ) -> Result<Vec<u8>, Error> {
-    append(Vec::new(), action, path, reader, text)
-}
-
-/// Appends bytes to their end, up to the limit.
-fn append(
-    mut bytes: Vec<u8>,
-    action: &'static str,
-    path: &Path,
-    reader: &Reader<'_>,
-    text: impl Read,
-) -> Result<Vec<u8>, Error> {
-    let left = reader.memory_limit.saturating_sub(bytes.len() as u64);
-    let read = text.take(left.saturating_add(1)).read_to_end(&mut bytes);
+    let mut bytes = Vec::new();
+    let read = text.take(reader.memory_limit.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|e| match e.kind() {
         // The vector cannot grow any more.
         io::ErrorKind::OutOfMemory => {
@@ -160,10 +221,10 @@ fn append(
     Ok(bytes)
 }
 
-fn too_long(path: &Path, reader: &Reader<'_>) -> Error {
+pub(super) fn too_long(path: &Path, reader: &Reader<'_>) -> Error {
     let limit = reader.memory_limit;
     let message = format!("the text is above the limit of {limit} bytes");
-    ParseProblem::new(message).locate(path, &[])
+    ParseProblem::new(message).of_file(path)
 }
 
 /// Extracts the matrix from an archive: the file `NAME.mtx` of a folder or an archive `NAME`, else
@@ -202,7 +263,7 @@ fn unpack(path: &Path, reader: &Reader<'_>, archive: impl Read) -> Result<Vec<u8
     left.set(u64::MAX);
     // The checksum of the data is at the end.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(broken)?;
-    text.filter(|_| wanted || names.len() == 1).ok_or_else(|| no_choice(&names).locate(path, &[]))
+    text.filter(|_| wanted || names.len() == 1).ok_or_else(|| no_choice(&names).of_file(path))
 }
 
 /// Bytes of which a limited number may be read.

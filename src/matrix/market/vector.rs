@@ -1,10 +1,11 @@
 //! Dense vectors.
 
 use super::array::elements;
-use super::header::{Field, MarketHeader, MarketLayout, MarketSymmetry, has_banner};
+use super::header::{Field, MarketLayout, MarketSymmetry, has_banner};
 use super::scan::next_line;
+use super::window::WindowedText;
 use super::write::{push_real, write_file};
-use super::{ParseProblem, Reader, source};
+use super::{ParseProblem, Reader};
 use crate::{Error, Scalar, memory};
 use std::path::Path;
 
@@ -23,8 +24,9 @@ pub fn read_vector<T: Scalar>(path: impl AsRef<Path>) -> Result<Vec<T>, Error> {
 
 pub(crate) fn read_vector_impl<T: Scalar>(path: &Path) -> Result<Vec<T>, Error> {
     let reader = Reader::new();
-    let text = source::open(path, &reader)?;
-    vector(&reader, &text).map_err(|problem| problem.locate(path, &text))
+    let mut text = WindowedText::open(path, &reader)?;
+    text.read_all()?;
+    vector(&reader, &mut text).map_err(|problem| text.locate(problem))
 }
 
 /// Writes a dense vector as a Matrix Market `array` of n × 1; otherwise as
@@ -47,16 +49,20 @@ pub(crate) fn write_vector_impl<T: Scalar>(path: &Path, vector: &[T]) -> Result<
     })
 }
 
-fn vector<T: Scalar>(reader: &Reader<'_>, text: &[u8]) -> Result<Vec<T>, ParseProblem> {
-    if !has_banner(text) {
-        if next_line(text, 0, text.len()).is_none() {
+fn vector<T: Scalar>(
+    reader: &Reader<'_>,
+    text: &mut WindowedText<'_>,
+) -> Result<Vec<T>, ParseProblem> {
+    let bytes = text.bytes();
+    if !has_banner(bytes) {
+        if next_line(bytes, 0, bytes.len()).is_none() {
             return Err(ParseProblem::new(
                 "there is no number in it; expected one a line, or a Matrix Market file",
             ));
         }
         return Ok(joined(elements(reader, text, 0, None, Field::Real)?)?);
     }
-    let header = MarketHeader::parse(text)?;
+    let header = text.header()?;
     if header.ncols != 1 {
         let message = format!(
             "a vector must have one column, but this is {} x {}",

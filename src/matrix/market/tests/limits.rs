@@ -1,5 +1,6 @@
 //! Limits of memory: small files that declare or decompress to much.
 
+use super::super::source::ByteStream;
 use super::super::*;
 use super::files::{gzip, tar, zstd};
 use crate::ErrorKind;
@@ -111,7 +112,8 @@ fn large_files_are_read_in_pieces_and_cut_ones_refused() {
     let long = [TEXT, &vec![b'\n'; 9 << 20]].concat();
     let path = file(&folder, "a.mtx", &long);
     assert_eq!(read::<f64>(&path).unwrap(), parse(TEXT).unwrap());
-    let cut = fs::File::open(&path).unwrap();
-    let refused = source::parallel::read(&cut, long.len() + 1).unwrap().unwrap_err();
+    let len = long.len() as u64 + 1;
+    let mut cut = source::parallel::PlainFile { file: fs::File::open(&path).unwrap(), at: 0, len };
+    let refused = cut.fill(&mut vec![0; len as usize]).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::UnexpectedEof);
 }
