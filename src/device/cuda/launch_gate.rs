@@ -3,8 +3,8 @@
 //!
 //! A host needs about 3 µs per launch, depending on its processor and load. The time of kernels of
 //! about that length or shorter would include it, and two different kernels could not be told
-//! apart. A kernel of one thread waits until the host writes a word of page-locked memory, which
-//! it sees within about a microsecond; a host function in the stream costs some 100 µs.
+//! apart. A kernel of one thread waits until the host writes a word of page-locked memory; a host
+//! function in the stream would do the same on a thread of the driver, which must first wake up.
 
 use super::{Gpu, Kernel, Pinned, Queue};
 use crate::Error;
