@@ -8,6 +8,7 @@
 mod arrays;
 mod build;
 mod error;
+mod interrupt;
 mod library;
 mod operator;
 mod order;

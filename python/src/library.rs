@@ -70,7 +70,7 @@ pub(crate) fn write(
     shape: (usize, usize),
     arrays: [Bound<'_, PyAny>; 3],
 ) -> PyResult<()> {
-    crate::build::with_csr(py, shape, &arrays, |a| match a {
+    crate::build::with_csr(py, shape, arrays, move |a| match a {
         crate::build::AnyView::F32(a) => market::write(&path, a),
         crate::build::AnyView::F64(a) => market::write(&path, a),
     })
