@@ -30,7 +30,9 @@ mod _sparseop {
     #[pymodule_export]
     use super::library::PyProfile;
     #[pymodule_export]
-    use super::library::{devices, gallery_names, generate, main, read, why_no_gpu, write};
+    use super::library::{
+        devices, embedded_kernels, gallery_names, generate, main, read, why_no_gpu, write,
+    };
     #[pymodule_export]
     use super::order::row_order;
     #[pymodule_export]

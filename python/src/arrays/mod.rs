@@ -284,8 +284,12 @@ impl<'py> NewArray<'py> {
     ) -> PyResult<Self> {
         let py = like.py();
         let (vectors, row_major) = (of.vectors(), of.row_major);
-        let new = match (of.library, of.place) {
-            (ArrayLibrary::NumPy, _) => new_host(py, of.elements, rows, vectors, row_major)?,
+        let (object, address) = match (of.library, of.place) {
+            (ArrayLibrary::NumPy, _) => {
+                let object = new_host(py, of.elements, rows, vectors, row_major)?;
+                let address = numpy::describe(&object)?.address;
+                (object, address)
+            }
             (ArrayLibrary::CuPy, _) => cupy::new(like, of, rows)?,
             (ArrayLibrary::Torch, _) => torch::new(like, of, rows)?,
             (_, place) => {
@@ -302,8 +306,20 @@ impl<'py> NewArray<'py> {
                 return Ok(Self { object, array, namespace: Some(namespace) });
             }
         };
-        let array = describe(&new, "out")?;
-        Ok(Self { object: new, array, namespace: None })
+        // The rest is known: to look at it takes longer than many products.
+        let array = ArrayRef {
+            library: of.library,
+            address,
+            elements: of.elements,
+            ndim: of.ndim,
+            dims: [rows, of.dims[1]],
+            row_major,
+            column_major: !row_major || of.ndim == 1,
+            place: of.place,
+            writable: true,
+            _tensor: None,
+        };
+        Ok(Self { object, array, namespace: None })
     }
 
     /// True if the work must have ended when the array is handed over.

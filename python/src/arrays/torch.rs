@@ -85,18 +85,21 @@ pub(super) fn current_stream(py: Python<'_>, ordinal: usize) -> PyResult<u64> {
     }
 }
 
-/// A new tensor like another, with another number of rows. Its contents are undefined.
+/// A new tensor like another, with another number of rows, and its address. Its contents are
+/// undefined.
 pub(super) fn new<'py>(
     like: &Bound<'py, PyAny>,
     of: &ArrayRef,
     rows: usize,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<(Bound<'py, PyAny>, u64)> {
     let (py, new_empty) = (like.py(), intern!(like.py(), "new_empty"));
-    match of.vectors() {
-        None => like.call_method1(new_empty, ((rows,),)),
-        Some(count) if of.row_major => like.call_method1(new_empty, ((rows, count),)),
+    let new = match of.vectors() {
+        None => like.call_method1(new_empty, ((rows,),))?,
+        Some(count) if of.row_major => like.call_method1(new_empty, ((rows, count),))?,
         Some(count) => {
-            like.call_method1(new_empty, ((count, rows),))?.call_method0(intern!(py, "t"))
+            like.call_method1(new_empty, ((count, rows),))?.call_method0(intern!(py, "t"))?
         }
-    }
+    };
+    let address = new.call_method0(intern!(py, "data_ptr"))?.extract()?;
+    Ok((new, address))
 }

@@ -1,4 +1,8 @@
-//! Kernels embedded by the build: sources, and machine code if a compiler was present.
+//! Kernels embedded by the build: sources, and compressed machine code if a compiler was present.
+
+use super::target::CompileTarget;
+use flate2::read::ZlibDecoder;
+use std::io::Read;
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
@@ -11,16 +15,11 @@ pub(super) struct Embedded {
     pub(super) source: &'static str,
     /// Identifies this source.
     pub(super) hash: &'static str,
-    /// Machine code by architecture, 90 for `sm_90`.
+    /// Machine code by architecture, 90 for `sm_90`, compressed.
     pub(super) cubins: &'static [(u32, &'static [u8])],
-    /// PTX for a virtual architecture and all later ones, ending with a zero byte.
+    /// PTX for a virtual architecture and all later ones, ending with a zero byte, compressed.
     pub(super) ptx: Option<(u32, &'static [u8])>,
 }
-
-/// Bytes aligned for the driver, which may read words. Unused without embedded machine code.
-#[allow(dead_code)]
-#[repr(C, align(16))]
-struct Aligned<T>(T);
 
 /// Integrated GPUs. They share major numbers with other GPUs, but machine code of one group does
 /// not run on the other.
@@ -43,9 +42,16 @@ pub(super) fn runs_on(arch: u32, compiled: impl IntoIterator<Item = u32>) -> Opt
 
 impl Embedded {
     /// Machine code that runs on an architecture, if any.
-    pub(super) fn cubin(&self, arch: u32) -> Option<&'static [u8]> {
+    pub(super) fn cubin(&self, arch: u32) -> Option<Vec<u8>> {
         let best = runs_on(arch, self.cubins.iter().map(|(code, _)| *code))?;
-        self.cubins.iter().find(|(code, _)| *code == best).map(|(_, bytes)| *bytes)
+        self.cubins.iter().find(|(code, _)| *code == best).and_then(|(_, bytes)| inflated(bytes))
+    }
+
+    /// Architectures with code: `sm_90`, `compute_75`.
+    pub(super) fn targets(&self) -> Vec<String> {
+        let cubins = self.cubins.iter().map(|(arch, _)| CompileTarget::Cubin(*arch));
+        let ptx = self.ptx.iter().map(|(arch, _)| CompileTarget::Ptx(*arch));
+        cubins.chain(ptx).map(|target| target.to_string()).collect()
     }
 
     /// A module with source only.
@@ -55,9 +61,25 @@ impl Embedded {
     }
 
     /// PTX that the driver can compile for an architecture, if any.
-    pub(super) fn ptx(&self, arch: u32) -> Option<&'static [u8]> {
-        self.ptx.filter(|(oldest, _)| *oldest <= arch).map(|(_, text)| text)
+    pub(super) fn ptx(&self, arch: u32) -> Option<Vec<u8>> {
+        self.ptx.filter(|(oldest, _)| *oldest <= arch).and_then(|(_, text)| inflated(text))
     }
+}
+
+/// The bytes that the build has compressed.
+fn inflated(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut code = Vec::new();
+    ZlibDecoder::new(bytes).read_to_end(&mut code).ok()?;
+    Some(code)
+}
+
+/// Compresses as the build does.
+#[cfg(test)]
+pub(super) fn deflated(bytes: &[u8]) -> &'static [u8] {
+    let level = flate2::Compression::best();
+    let mut code = Vec::new();
+    flate2::bufread::ZlibEncoder::new(bytes, level).read_to_end(&mut code).unwrap();
+    code.leak()
 }
 
 #[cfg(test)]
@@ -88,9 +110,23 @@ mod tests {
 
     #[test]
     fn assembly_serves_its_architecture_and_later_ones() {
-        let module = Embedded { ptx: Some((75, b"\0")), ..Embedded::of_source("a", "", "") };
-        assert_eq!([70, 75, 130].map(|arch| module.ptx(arch).is_some()), [false, true, true]);
+        let module =
+            Embedded { ptx: Some((75, deflated(b"\0"))), ..Embedded::of_source("a", "", "") };
+        let text = Some(b"\0".to_vec());
+        assert_eq!([70, 75, 130].map(|arch| module.ptx(arch)), [None, text.clone(), text]);
         assert_eq!(module.cubin(90), None);
+        assert_eq!(module.targets(), ["compute_75"]);
+    }
+
+    #[test]
+    fn machine_code_is_restored() {
+        for embedded in MODULES {
+            for (arch, bytes) in embedded.cubins {
+                let code = embedded.cubin(*arch).unwrap();
+                assert!(code.starts_with(b"\x7fELF") && code.len() > bytes.len());
+            }
+            assert!(embedded.ptx(1000).is_none_or(|text| text.ends_with(b"\0")));
+        }
     }
 
     #[test]
