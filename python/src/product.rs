@@ -4,6 +4,7 @@ use crate::arrays::{
     ArrayLibrary, ArrayPlace, ArrayRef, NewArray, describe, host_slice, host_slice_mut,
     is_recorded, library_of, stream_of,
 };
+use crate::deferred::DeferredProduct;
 use crate::error::{Exception, raised};
 use crate::shared::{PyOperator, SharedOp, either, side};
 use pyo3::intern;
@@ -29,7 +30,7 @@ impl ProductOptions {
 }
 
 /// A checked product.
-struct CheckedProduct {
+pub(crate) struct CheckedProduct {
     transposed: bool,
     x: (u64, usize),
     y: (u64, usize),
@@ -37,9 +38,9 @@ struct CheckedProduct {
     vectors: Option<(usize, Layout)>,
     options: ProductOptions,
     /// None for vectors in host memory.
-    stream: Option<Stream>,
+    pub(crate) stream: Option<Stream>,
     /// True if the product has ended when the call returns.
-    waits: bool,
+    pub(crate) waits: bool,
 }
 
 /// Checks that an array can be an operand as it is.
@@ -148,7 +149,8 @@ pub(crate) fn multiply<'py>(
     let library = library_of(x, "x")?;
     if is_recorded(x, library)? {
         let torch = py.import("sparseop.torch")?;
-        return torch.call_method1("_recorded", (op, x, out, options.alpha, options.beta));
+        let copy = copy.unwrap_or(this.shared.copy);
+        return torch.call_method1("_recorded", (op, x, out, options.alpha, options.beta, copy));
     }
     let described = describe(x, "x");
     let checked = described.and_then(|array| {
@@ -180,41 +182,48 @@ pub(crate) fn product<'py>(
     if out.is_none() && options.beta != 0.0 {
         return Err(Exception::Setting.error(py, "`beta` needs an `out`, which it multiplies"));
     }
-    let stream = |waits: bool| match (array.place, waits) {
-        (ArrayPlace::Host, _) => Ok(None),
-        (ArrayPlace::Cuda(ordinal), _) => {
-            stream_of(py, array.library, ordinal, &shared.device).map(Some)
-        }
-    };
-    let make = |y: &ArrayRef, waits: bool| {
+    let make = |y: &ArrayRef| {
         let layout = y.layout(Some(&array)).unwrap_or(Layout::RowMajor);
-        Ok::<_, PyErr>(CheckedProduct {
+        CheckedProduct {
             transposed,
             x: (array.address, array.len()),
             y: (y.address, y.len()),
             vectors: y.vectors().map(|count| (count, layout)),
             options,
-            stream: stream(waits)?,
-            waits,
-        })
+            stream: None,
+            waits: false,
+        }
+    };
+    let stream = || match array.place {
+        ArrayPlace::Host => Ok(None),
+        ArrayPlace::Cuda(ordinal) => {
+            stream_of(py, array.library, ordinal, &shared.device).map(Some)
+        }
     };
     match out {
         Some(out) => {
             let y = describe(out, "out")?;
             check_out(py, shared, transposed, (&array, &y), options.staged)?;
             let waits = array.library == ArrayLibrary::Standard;
-            run(py, shared, &make(&y, waits)?)?;
+            run(py, shared, &CheckedProduct { stream: stream()?, waits, ..make(&y) })?;
             Ok(out.clone())
         }
         None => {
             let y = NewArray::like(x, &array, nrows, &shared.device)?;
-            run(py, shared, &make(&y.array, y.waits())?)?;
+            let product = make(&y.array);
+            if y.is_deferred() {
+                let (op, x) = (this.shared.clone(), x.clone().unbind());
+                y.defer(DeferredProduct { op, x, library: array.library, product })?;
+            } else {
+                run(py, shared, &CheckedProduct { stream: stream()?, ..product })?;
+            }
             y.finish()
         }
     }
 }
 
-fn run(py: Python<'_>, shared: &SharedOp, product: &CheckedProduct) -> PyResult<()> {
+/// Multiplies without the GIL.
+pub(crate) fn run(py: Python<'_>, shared: &SharedOp, product: &CheckedProduct) -> PyResult<()> {
     let done = py.detach(|| {
         // SAFETY: the arrays are alive, contiguous, of the operator's type and without common
         // memory: their description was checked. Others could write them meanwhile, as is so with
@@ -294,10 +303,14 @@ pub(crate) fn update_values(
         ArrayPlace::Cuda(ordinal) => Some(stream_of(py, array.library, ordinal, &shared.device)?),
     };
     let (address, len) = (array.address, array.len());
+    let waits = array.is_borrowed();
     let done = py.detach(|| {
         let mut guard = shared.write()?;
         // SAFETY: as in `run`.
-        Some(either!(&mut *guard, op => unsafe { update(op, address, len, stream.as_ref()) }))
+        let done = either!(&mut *guard, op => unsafe { update(op, address, len, stream.as_ref()) });
+        // The library of a borrowed array does not know of the stream.
+        let stream = stream.filter(|_| waits);
+        Some(done.and_then(|()| stream.map_or(Ok(()), |stream| stream.synchronize())))
     });
     let Some(done) = done else {
         let message = "the operator is in use by the solve that has called; update it afterwards";

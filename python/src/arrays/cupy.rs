@@ -39,7 +39,7 @@ pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         column_major: contiguous(intern!(py, "_f_contiguous"), intern!(py, "f_contiguous"))?,
         place: ArrayPlace::Cuda(ordinal),
         writable: true,
-        _tensor: None,
+        tensor: None,
     })
 }
 

@@ -2,6 +2,7 @@
 //! vectors in GPU memory handed to them. The crates for it bring a device layer of their own.
 
 use super::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType};
+use crate::deferred::DeferredProduct;
 use crate::error::{Exception, raised};
 use crate::stream;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -9,10 +10,10 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sparseop::{Device, DeviceVec, Error, Layout, Scalar};
+use sparseop::{Device, DeviceVec, Error, Layout, Scalar, Stream};
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
@@ -28,8 +29,9 @@ const INT: u8 = 0;
 const UINT: u8 = 1;
 const FLOAT: u8 = 2;
 
-/// Number of a legacy default stream in the protocol of Python.
+/// Numbers of the default streams in the protocol of Python.
 const LEGACY_STREAM: u64 = 1;
+const PER_THREAD_STREAM: u64 = 2;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -73,10 +75,21 @@ impl Drop for Tensor {
     }
 }
 
+/// As [`describe`], for work on a stream, which waits for the array.
+pub(crate) fn borrowed_on(
+    array: &Bound<'_, PyAny>,
+    library: ArrayLibrary,
+    stream: &Stream,
+) -> PyResult<ArrayRef> {
+    describe(array, "x", library, Some(stream))
+}
+
+/// Borrows an array. On a GPU the given stream waits for it, or that of this library.
 pub(super) fn describe(
     array: &Bound<'_, PyAny>,
     name: &str,
     library: ArrayLibrary,
+    stream: Option<&Stream>,
 ) -> PyResult<ArrayRef> {
     let py = array.py();
     let place = array.call_method0(intern!(py, "__dlpack_device__"))?;
@@ -94,8 +107,14 @@ pub(super) fn describe(
     };
     let options = PyDict::new(py);
     if let ArrayPlace::Cuda(ordinal) = place {
-        let device = Device::cuda(ordinal).map_err(|error| raised(py, error))?;
-        let stream = stream::own(py, &device, ordinal)?.raw().expose_provenance() as u64;
+        let stream = match stream {
+            Some(stream) => stream.clone(),
+            None => {
+                let device = Device::cuda(ordinal).map_err(|error| raised(py, error))?;
+                stream::own(py, &device, ordinal)?
+            }
+        };
+        let stream = stream.raw().expose_provenance() as u64;
         options.set_item("stream", if stream == 0 { LEGACY_STREAM } else { stream })?;
     }
     let capsule = array.call_method(intern!(py, "__dlpack__"), (), Some(&options))?;
@@ -160,7 +179,7 @@ pub(super) fn describe(
         place,
         // Arrays of JAX never change; others cannot say here that they are read-only.
         writable: library != ArrayLibrary::Jax,
-        _tensor: Some(tensor),
+        tensor: Some(tensor),
     })
 }
 
@@ -173,8 +192,9 @@ enum Owned {
 
 /// A result in GPU memory that another library takes over by DLPack.
 #[pyclass(frozen, module = "sparseop")]
-#[derive(Debug)]
 pub(crate) struct PyDeviceArray {
+    /// The product that computes it, unless that is enqueued.
+    deferred: Mutex<Option<DeferredProduct>>,
     owned: Owned,
     ordinal: usize,
     ndim: usize,
@@ -225,7 +245,14 @@ impl PyDeviceArray {
         };
         let owned = owned.map_err(|error| raised(py, error))?;
         let row_major = layout != Some(Layout::ColumnMajor);
-        Ok(Bound::new(py, Self { owned, ordinal, ndim, dims, row_major })?.into_any())
+        let deferred = Mutex::default();
+        let new = Self { deferred, owned, ordinal, ndim, dims, row_major };
+        Ok(Bound::new(py, new)?.into_any())
+    }
+
+    /// Enqueues a product that computes the array at its next export.
+    pub(super) fn defer(&self, product: DeferredProduct) {
+        *self.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(product);
     }
 }
 
@@ -235,7 +262,8 @@ impl PyDeviceArray {
         (CUDA, self.ordinal)
     }
 
-    /// The contents are complete: the stream needs nothing to wait for.
+    /// A product that is not enqueued yet is enqueued on the stream of the consumer. Otherwise the
+    /// contents are complete.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -245,12 +273,23 @@ impl PyDeviceArray {
         dl_device: Option<(i32, usize)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let _ = (stream, max_version);
+        let _ = max_version;
         if dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
             return Err(PyBufferError::new_err("the array is on a GPU"));
         }
         if copy == Some(true) {
             return Err(PyValueError::new_err("the array is not copied"));
+        }
+        let stream = stream.and_then(|stream| stream.extract::<u64>().ok());
+        let raw = match stream {
+            // The driver's number of the default stream.
+            Some(LEGACY_STREAM) => Some(0),
+            Some(PER_THREAD_STREAM) => None,
+            stream => stream,
+        };
+        let deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(product) = deferred {
+            product.enqueue(py, self.ordinal, raw)?;
         }
         let (address, bits) = match &self.owned {
             Owned::F32(vector) => (vector.address(), 32),

@@ -5,8 +5,10 @@ mod dlpack;
 mod numpy;
 mod torch;
 
+pub(crate) use dlpack::borrowed_on;
 pub(crate) use numpy::new_host;
 
+use crate::deferred::DeferredProduct;
 use crate::error::{Exception, raised};
 use crate::stream;
 use dlpack::{PyDeviceArray, Tensor};
@@ -110,7 +112,7 @@ pub(crate) struct ArrayRef {
     pub(crate) place: ArrayPlace,
     pub(crate) writable: bool,
     /// Ownership of memory that was borrowed by DLPack.
-    _tensor: Option<Tensor>,
+    tensor: Option<Tensor>,
 }
 
 impl ArrayRef {
@@ -135,10 +137,20 @@ impl ArrayRef {
         }
     }
 
+    /// True if the memory was borrowed by DLPack, until this is dropped.
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.tensor.is_some()
+    }
+
+    /// Bytes of all elements.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len() * self.elements.bytes()
+    }
+
     /// True if both have bytes in common.
     pub(crate) fn overlaps(&self, other: &ArrayRef) -> bool {
         let range = |array: &ArrayRef| {
-            let bytes = (array.len() * array.elements.bytes()) as u64;
+            let bytes = array.bytes() as u64;
             array.address..array.address.saturating_add(bytes)
         };
         let (one, two) = (range(self), range(other));
@@ -235,7 +247,7 @@ pub(crate) fn describe(array: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayRe
         ArrayLibrary::NumPy => numpy::describe(array),
         ArrayLibrary::CuPy => cupy::describe(array),
         ArrayLibrary::Torch => torch::describe(array, name),
-        library => dlpack::describe(array, name, library),
+        library => dlpack::describe(array, name, library, None),
     }
 }
 
@@ -317,14 +329,20 @@ impl<'py> NewArray<'py> {
             column_major: !row_major || of.ndim == 1,
             place: of.place,
             writable: true,
-            _tensor: None,
+            tensor: None,
         };
         Ok(Self { object, array, namespace: None })
     }
 
-    /// True if the work must have ended when the array is handed over.
-    pub(crate) fn waits(&self) -> bool {
-        self.namespace.is_some()
+    /// True if the product is to be enqueued when the array is handed over.
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.object.is_instance_of::<PyDeviceArray>()
+    }
+
+    /// Enqueues a product that computes the array when it is handed over.
+    pub(crate) fn defer(&self, product: DeferredProduct) -> PyResult<()> {
+        self.object.cast::<PyDeviceArray>()?.get().defer(product);
+        Ok(())
     }
 
     /// The array of the caller's library.

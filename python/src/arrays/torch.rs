@@ -39,6 +39,13 @@ pub(super) fn describe(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayR
     }
     let contiguous =
         |tensor: &Bound<'_, PyAny>| tensor.call_method0(intern!(py, "is_contiguous"))?.is_truthy();
+    // The sign of the elements is elsewhere, as in the imaginary part of a conjugate.
+    if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+        let message = format!(
+            "`{name}` is a view with negated elements; pass {name}.resolve_neg(), or copy=True"
+        );
+        return Err(Exception::Contiguity.error(py, message));
+    }
     let row_major = contiguous(tensor)?;
     let column_major = match ndim {
         2 if !row_major || dims.contains(&1) => {
@@ -57,7 +64,7 @@ pub(super) fn describe(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayR
         column_major,
         place: if host { ArrayPlace::Host } else { ArrayPlace::Cuda(ordinal as usize) },
         writable: true,
-        _tensor: None,
+        tensor: None,
     })
 }
 
