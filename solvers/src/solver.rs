@@ -72,8 +72,8 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
     }
 
     /// Sets a callback that is called with the progress at every check, and may end the iteration:
-    /// its outcome is then [`Outcome::Interrupted`]. While bounds of eigenvalues are estimated it is
-    /// called with 0 iterations and the residual 1.
+    /// its outcome is then [`Outcome::Interrupted`]. While bounds of eigenvalues are estimated it
+    /// is called with 0 iterations and the residual 1.
     #[must_use]
     pub fn progress(mut self, observer: impl FnMut(Progress) -> ControlFlow<()> + 'a) -> Self {
         self.observer = Some(Box::new(observer));
