@@ -15,6 +15,10 @@ use sparseop::{
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Number of entries below which a matrix is read, or packed on the CPU, in less than the time in
+/// which an interrupt is to end the call.
+const SHORT: usize = 1 << 20;
+
 /// A view of a matrix of either scalar type.
 pub(crate) enum AnyView<'a> {
     F32(CsrView<'a, f32>),
@@ -176,7 +180,8 @@ pub(crate) fn with_csr<R: Send + 'static>(
         let message = "the matrix is on a GPU; copy it to the host";
         return Err(Exception::Device.error(py, message));
     }
-    let done = interruptible(py, move || {
+    let is_short = a.values.len() < SHORT;
+    let done = interruptible(py, is_short, move || {
         // SAFETY: the arrays are those of the matrix that was described.
         unsafe {
             match a.values.elements {
@@ -218,7 +223,11 @@ pub(crate) fn build(
     };
     let library = a.values.library;
     debug_assert!(library != ArrayLibrary::Standard || stream.is_none());
-    let built = interruptible(py, move || {
+    // Elsewhere kernels may have to be compiled.
+    let on_cpu = asked.as_deref().map_or(stream.is_none(), |name| name == "cpu");
+    let calibrates = optional::<String>(settings, "tuning")?.as_deref() == Some("calibrate");
+    let is_short = on_cpu && !calibrates && a.values.len() < SHORT;
+    let built = interruptible(py, is_short, move || {
         // SAFETY: the arrays are kept alive, and were checked.
         unsafe {
             Ok(match a.values.elements {

@@ -48,13 +48,15 @@ impl SignalWatch {
     }
 }
 
-/// Does work without the GIL. After a signal whose handler raises an exception the work continues
-/// in the background, and its result is dropped.
+/// Does work without the GIL. If it is not short, a signal whose handler raises an exception ends
+/// the call: the work continues in the background, and its result is dropped.
 pub(crate) fn interruptible<R: Send + 'static>(
     py: Python<'_>,
+    is_short: bool,
     work: impl FnOnce() -> R + Send + 'static,
 ) -> PyResult<R> {
-    if !handles_signals(py)? {
+    // Another thread takes as long as the build of a tiny operator.
+    if is_short || !handles_signals(py)? {
         return Ok(py.detach(work));
     }
     let (sender, mut receiver) = channel();

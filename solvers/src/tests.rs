@@ -390,7 +390,7 @@ fn progress_starts_at_the_initial_x() {
 fn an_observer_ends_an_iteration_and_the_solver_can_be_used_again() {
     let a = poisson::<f64>();
     let b = x_vector::<f64>(1600);
-    for (device, method) in devices().into_iter().flat_map(|device| {
+    for (device, method) in devices().iter().flat_map(|device| {
         let methods = [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 30 }];
         methods.map(move |method| (device.clone(), method))
     }) {
