@@ -2,8 +2,8 @@
 //! JAX does.
 
 use crate::arrays::{ArrayLibrary, ArrayRef, borrowed_on};
+use crate::checked::{CheckedProduct, run};
 use crate::error::raised;
-use crate::product::{CheckedProduct, run};
 use crate::shared::SharedOp;
 use crate::stream;
 use pyo3::prelude::*;

@@ -7,6 +7,7 @@
 
 mod arrays;
 mod build;
+mod checked;
 mod deferred;
 mod error;
 mod interrupt;

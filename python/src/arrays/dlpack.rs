@@ -2,7 +2,6 @@
 //! vectors in GPU memory handed to them. The crates for it bring a device layer of their own.
 
 use super::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType};
-use crate::deferred::DeferredProduct;
 use crate::error::{Exception, raised};
 use crate::stream;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -190,11 +189,15 @@ enum Owned {
     F64(Arc<DeviceVec<f64>>),
 }
 
+/// Work that computes an array. It is enqueued on a `CUstream` of a GPU, or waited for without one.
+pub(crate) type DeferredWork =
+    Box<dyn FnOnce(Python<'_>, usize, Option<u64>) -> PyResult<()> + Send>;
+
 /// A result in GPU memory that another library takes over by DLPack.
 #[pyclass(frozen, module = "sparseop")]
 pub(crate) struct PyDeviceArray {
-    /// The product that computes it, unless that is enqueued.
-    deferred: Mutex<Option<DeferredProduct>>,
+    /// Unless it is enqueued.
+    deferred: Mutex<Option<DeferredWork>>,
     owned: Owned,
     ordinal: usize,
     ndim: usize,
@@ -250,9 +253,9 @@ impl PyDeviceArray {
         Ok(Bound::new(py, new)?.into_any())
     }
 
-    /// Enqueues a product that computes the array at its next export.
-    pub(super) fn defer(&self, product: DeferredProduct) {
-        *self.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(product);
+    /// Enqueues work that computes the array at its next export.
+    pub(super) fn defer(&self, work: DeferredWork) {
+        *self.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
     }
 }
 
@@ -262,7 +265,7 @@ impl PyDeviceArray {
         (CUDA, self.ordinal)
     }
 
-    /// A product that is not enqueued yet is enqueued on the stream of the consumer. Otherwise the
+    /// Work that is not enqueued yet is enqueued on the stream of the consumer. Otherwise the
     /// contents are complete.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
@@ -288,8 +291,8 @@ impl PyDeviceArray {
             stream => stream,
         };
         let deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(product) = deferred {
-            product.enqueue(py, self.ordinal, raw)?;
+        if let Some(enqueue) = deferred {
+            enqueue(py, self.ordinal, raw)?;
         }
         let (address, bits) = match &self.owned {
             Owned::F32(vector) => (vector.address(), 32),

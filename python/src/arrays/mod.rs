@@ -8,10 +8,9 @@ mod torch;
 pub(crate) use dlpack::borrowed_on;
 pub(crate) use numpy::new_host;
 
-use crate::deferred::DeferredProduct;
 use crate::error::{Exception, raised};
 use crate::stream;
-use dlpack::{PyDeviceArray, Tensor};
+use dlpack::{DeferredWork, PyDeviceArray, Tensor};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -339,9 +338,9 @@ impl<'py> NewArray<'py> {
         self.object.is_instance_of::<PyDeviceArray>()
     }
 
-    /// Enqueues a product that computes the array when it is handed over.
-    pub(crate) fn defer(&self, product: DeferredProduct) -> PyResult<()> {
-        self.object.cast::<PyDeviceArray>()?.get().defer(product);
+    /// Enqueues work that computes the array when it is handed over.
+    pub(crate) fn defer(&self, work: DeferredWork) -> PyResult<()> {
+        self.object.cast::<PyDeviceArray>()?.get().defer(work);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Kernels embedded by the build: sources, and compressed machine code if a compiler was present.
 
-use super::target::CompileTarget;
+use super::target::{CompileTarget, runs_on};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
 
@@ -21,23 +21,9 @@ pub(super) struct Embedded {
     pub(super) ptx: Option<(u32, &'static [u8])>,
 }
 
-/// Integrated GPUs. They share major numbers with other GPUs, but machine code of one group does
-/// not run on the other.
-const INTEGRATED: [u32; 4] = [72, 87, 101, 110];
-
 /// The module with this name, if any.
 pub(super) fn module(name: &str) -> Option<&'static Embedded> {
     MODULES.iter().find(|module| module.name == name)
-}
-
-/// The latest of the compiled architectures whose machine code runs on `arch`: of the same
-/// generation and not newer.
-pub(super) fn runs_on(arch: u32, compiled: impl IntoIterator<Item = u32>) -> Option<u32> {
-    let suits = |code: &u32| {
-        let family = *code / 10 == arch / 10 && *code <= arch;
-        *code == arch || (family && ![code, &arch].iter().any(|part| INTEGRATED.contains(part)))
-    };
-    compiled.into_iter().filter(suits).max()
 }
 
 impl Embedded {
@@ -85,28 +71,6 @@ pub(super) fn deflated(bytes: &[u8]) -> &'static [u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_nearest_machine_code_of_the_same_generation_is_taken() {
-        let built = [80, 90, 100, 120];
-        for (arch, expected) in [
-            (90, Some(90)),
-            (80, Some(80)),
-            (86, Some(80)),
-            (89, Some(80)),
-            (103, Some(100)),
-            (121, Some(120)),
-            (75, None),
-            (130, None),
-            // Integrated GPUs.
-            (87, None),
-            (110, None),
-        ] {
-            assert_eq!(runs_on(arch, built), expected, "sm_{arch}");
-        }
-        assert_eq!(runs_on(89, [80, 86, 87, 90]), Some(86));
-        assert_eq!(runs_on(87, [80, 87]), Some(87));
-    }
 
     #[test]
     fn assembly_serves_its_architecture_and_later_ones() {
