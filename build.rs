@@ -254,9 +254,8 @@ fn compile(
     out: &Path,
 ) -> Result<Vec<(String, NvccTarget, PathBuf)>, String> {
     let only_common = nvcc::only_common()?;
-    let wanted = nvcc::architectures()?.unwrap_or(ARCHITECTURES.to_vec());
-    // PTX takes more than the machine code of all architectures.
-    let targets = nvcc.targets(&wanted, (!only_common).then_some(OLDEST))?;
+    // PTX takes twice the room of the machine code of an architecture.
+    let targets = nvcc.targets(&ARCHITECTURES, (!only_common).then_some(OLDEST))?;
     let jobs: Vec<(&KernelModule, NvccTarget)> = modules
         .iter()
         .filter(|module| !(only_common && module.rare))

@@ -94,7 +94,7 @@ fn setting(variable: &str) -> Option<String> {
 /// # Errors
 ///
 /// If they are not numbers.
-pub(crate) fn architectures() -> Result<Option<Vec<u32>>, String> {
+fn architectures() -> Result<Option<Vec<u32>>, String> {
     let Some(list) = setting(ARCHITECTURES) else { return Ok(None) };
     let numbers: Result<Vec<u32>, _> = list.split(',').map(|arch| arch.trim().parse()).collect();
     let wrong = |_| format!("{ARCHITECTURES} is a list such as 80,90, not {list}");
@@ -140,25 +140,26 @@ impl Nvcc {
         Ok(nvcc)
     }
 
-    /// The architectures of `wanted` that the compiler supports, and the oldest virtual
-    /// architecture from `oldest` on if there is one.
+    /// The architectures that the setting names, or those of `default` that the compiler supports,
+    /// and the oldest virtual architecture from `oldest` on if there is one.
     ///
     /// # Errors
     ///
-    /// If the compiler supports none.
+    /// If the setting is wrong or names an architecture that the compiler does not support.
     pub(crate) fn targets(
         &self,
-        wanted: &[u32],
+        default: &[u32],
         oldest: Option<u32>,
     ) -> Result<Vec<NvccTarget>, String> {
-        let real = wanted.iter().copied().filter(|arch| self.codes.contains(arch));
+        let given = architectures()?;
+        let supports = |arch: &u32| self.codes.contains(arch);
+        if let Some(other) = given.iter().flatten().find(|arch| !supports(arch)) {
+            return Err(format!("{ARCHITECTURES} has {other}, nvcc supports {:?}", self.codes));
+        }
+        let real = given.unwrap_or(default.to_vec()).into_iter().filter(supports);
         let ptx = oldest
             .and_then(|oldest| self.archs.iter().copied().filter(|arch| *arch >= oldest).min());
-        let targets: Vec<_> = real.map(NvccTarget::Cubin).chain(ptx.map(NvccTarget::Ptx)).collect();
-        match targets.is_empty() {
-            true => Err(format!("the compiler supports {:?}, and none of {wanted:?}", self.codes)),
-            false => Ok(targets),
-        }
+        Ok(real.map(NvccTarget::Cubin).chain(ptx.map(NvccTarget::Ptx)).collect())
     }
 
     /// Compiles a file.
