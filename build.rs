@@ -13,11 +13,14 @@ mod params;
 #[path = "build/splice.rs"]
 mod splice;
 
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use nvcc::{Nvcc, NvccTarget};
 use splice::Headers;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::{env, fs, thread};
@@ -26,7 +29,8 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Folder of the kernels.
 const FOLDER: &str = "kernels";
 
-/// Architectures that get machine code: one of every generation sold for computing.
+/// Architectures that get machine code unless [`nvcc::ARCHITECTURES`] names others: one of every
+/// generation sold for computing.
 const ARCHITECTURES: [u32; 4] = [80, 90, 100, 120];
 
 /// Oldest architecture that the kernels support.
@@ -52,6 +56,11 @@ const VARIANTS: [Variant; 3] = [
     Variant { word: "shared", definition: "#define SHARING\n", excludes: Some("streamed") },
 ];
 
+/// Kernel files with modules that few products need, and the words of their names.
+/// [`nvcc::MODULES`] may leave them out.
+const RARE: [(&str, &[&str]); 2] =
+    [("psell_spmv", &["bf16", "f16", "f32", "scaled"]), ("psell_spmm", &["bf16", "f16", "f32"])];
+
 /// A variant of modules.
 struct Variant {
     word: &'static str,
@@ -63,6 +72,8 @@ struct Variant {
 /// A kernel file, compiled with some definitions.
 struct KernelModule {
     name: String,
+    /// True if it is left out of a build with the common modules.
+    rare: bool,
     hash: String,
     /// The complete source, in the output folder.
     source: PathBuf,
@@ -73,9 +84,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed={FOLDER}");
     let done = if env::var_os("CARGO_FEATURE_CUDA").is_some() {
-        let variables =
-            [nvcc::VARIABLE, "DOCS_RS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
-        for variable in variables.into_iter().chain(nvcc::HOMES) {
+        let variables = ["DOCS_RS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
+        for variable in variables.into_iter().chain(nvcc::SETTINGS).chain(nvcc::HOMES) {
             println!("cargo::rerun-if-env-changed={variable}");
         }
         parameters().and_then(|()| embed())
@@ -150,7 +160,9 @@ fn sources(out: &Path) -> Result<Vec<KernelModule>, Box<dyn Error>> {
             let text = format!("{definitions}{text}");
             let source = out.join(format!("{name}.cu"));
             fs::write(&source, &text)?;
+            let rare = RARE.iter().find(|(rare, _)| *rare == file).map_or(&[][..], |rare| rare.1);
             all.push(KernelModule {
+                rare: ending.split('_').any(|word| rare.contains(&word)),
                 name,
                 hash: format!("{:032x}", xxh3_128(text.as_bytes())),
                 source,
@@ -234,16 +246,19 @@ fn compiler(out: &Path) -> Result<Option<Nvcc>, String> {
     }
 }
 
-/// Compiles every module for every target, with as many jobs as cargo allows. Returns the module,
-/// the target and the output file.
+/// Compiles the modules for every target, with as many jobs as cargo allows. Returns the module,
+/// the target and the compressed output file.
 fn compile(
     nvcc: &Nvcc,
     modules: &[KernelModule],
     out: &Path,
 ) -> Result<Vec<(String, NvccTarget, PathBuf)>, String> {
-    let targets = nvcc.targets(&ARCHITECTURES, OLDEST);
+    let only_common = nvcc::only_common()?;
+    // PTX takes twice the room of the machine code of an architecture.
+    let targets = nvcc.targets(&ARCHITECTURES, (!only_common).then_some(OLDEST))?;
     let jobs: Vec<(&KernelModule, NvccTarget)> = modules
         .iter()
+        .filter(|module| !(only_common && module.rare))
         .flat_map(|module| targets.iter().map(move |target| (module, *target)))
         .collect();
     let next = AtomicUsize::new(0);
@@ -254,9 +269,8 @@ fn compile(
             nvcc.compile(&module.source, *target, &OPTIONS, &path).map_err(|said| {
                 format!("nvcc rejects kernels/{}.cu for {target}:\n{said}", module.name)
             })?;
-            if let NvccTarget::Ptx(_) = target {
-                terminate(&path).map_err(|error| error.to_string())?;
-            }
+            let ends = matches!(target, NvccTarget::Ptx(_)).then_some(0);
+            let path = compressed(&path, ends).map_err(|error| error.to_string())?;
             done.push((module.name.clone(), *target, path));
         }
         Ok(done)
@@ -271,11 +285,16 @@ fn compile(
     Ok(images)
 }
 
-/// Appends the zero byte that the driver expects at the end of PTX.
-fn terminate(path: &Path) -> std::io::Result<()> {
-    let mut text = fs::read(path)?;
-    text.push(0);
-    fs::write(path, text)
+/// Compresses a file to a fifth, and removes it. At the end of PTX the driver expects a zero byte.
+fn compressed(path: &Path, end: Option<u8>) -> std::io::Result<PathBuf> {
+    let mut bytes = fs::read(path)?;
+    bytes.extend(end);
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(&bytes)?;
+    let to = PathBuf::from(format!("{}.z", path.display()));
+    fs::write(&to, encoder.finish()?)?;
+    fs::remove_file(path)?;
+    Ok(to)
 }
 
 /// Generates the Rust code of the table of modules.
@@ -285,14 +304,12 @@ fn table(
 ) -> Result<String, std::fmt::Error> {
     let mut identity = OPTIONS.join(" ");
     let mut code = String::new();
-    for KernelModule { name, hash, source } in modules {
+    for KernelModule { name, hash, source, .. } in modules {
         write!(identity, " {name} {hash}")?;
         let (mut cubins, mut ptx) = (String::new(), "None".to_owned());
         for (_, target, path) in images.iter().filter(|(module, _, _)| module == name) {
             match target {
-                NvccTarget::Cubin(arch) => {
-                    write!(cubins, "({arch}, &Aligned(*include_bytes!({path:?})).0), ")?
-                }
+                NvccTarget::Cubin(arch) => write!(cubins, "({arch}, include_bytes!({path:?})), ")?,
                 NvccTarget::Ptx(arch) => ptx = format!("Some(({arch}, include_bytes!({path:?})))"),
             }
         }

@@ -7,7 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Environment variable with the path of the compiler; `off` disables it.
-pub(crate) const VARIABLE: &str = "SPARSEOP_NVCC";
+const VARIABLE: &str = "SPARSEOP_NVCC";
+
+/// Environment variable with the architectures of the machine code: `80,90`.
+const ARCHITECTURES: &str = "SPARSEOP_NVCC_ARCHS";
+
+/// Environment variable with the modules that are compiled: `all`, the default, or `common`, which
+/// leaves out what few products need, and PTX.
+const MODULES: &str = "SPARSEOP_NVCC_MODULES";
+
+/// All environment variables with settings.
+pub(crate) const SETTINGS: [&str; 3] = [VARIABLE, ARCHITECTURES, MODULES];
 
 /// Environment variables with the folder of a CUDA installation.
 pub(crate) const HOMES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
@@ -74,6 +84,36 @@ pub(crate) fn find() -> Result<Option<PathBuf>, String> {
     Ok(folders.find_map(|folder| Some(folder.join(&name)).filter(|path| path.is_file())))
 }
 
+/// Value of an environment variable, if there is one.
+fn setting(variable: &str) -> Option<String> {
+    env::var(variable).ok().filter(|value| !value.is_empty())
+}
+
+/// Architectures of the machine code, if they are given.
+///
+/// # Errors
+///
+/// If they are not numbers.
+fn architectures() -> Result<Option<Vec<u32>>, String> {
+    let Some(list) = setting(ARCHITECTURES) else { return Ok(None) };
+    let numbers: Result<Vec<u32>, _> = list.split(',').map(|arch| arch.trim().parse()).collect();
+    let wrong = |_| format!("{ARCHITECTURES} is a list such as 80,90, not {list}");
+    numbers.map(Some).map_err(wrong)
+}
+
+/// True if modules that few products need are left out.
+///
+/// # Errors
+///
+/// If the setting is neither `all` nor `common`.
+pub(crate) fn only_common() -> Result<bool, String> {
+    match setting(MODULES).as_deref() {
+        None | Some("all") => Ok(false),
+        Some("common") => Ok(true),
+        Some(other) => Err(format!("{MODULES} is all or common, not {other}")),
+    }
+}
+
 impl Nvcc {
     /// Tests the compiler on a minimal kernel.
     ///
@@ -100,12 +140,26 @@ impl Nvcc {
         Ok(nvcc)
     }
 
-    /// The architectures of `wanted` that the compiler supports, and the oldest virtual
-    /// architecture from `oldest` on.
-    pub(crate) fn targets(&self, wanted: &[u32], oldest: u32) -> Vec<NvccTarget> {
-        let real = wanted.iter().copied().filter(|arch| self.codes.contains(arch));
-        let ptx = self.archs.iter().copied().filter(|arch| *arch >= oldest).min();
-        real.map(NvccTarget::Cubin).chain(ptx.map(NvccTarget::Ptx)).collect()
+    /// The architectures that the setting names, or those of `default` that the compiler supports,
+    /// and the oldest virtual architecture from `oldest` on if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If the setting is wrong or names an architecture that the compiler does not support.
+    pub(crate) fn targets(
+        &self,
+        default: &[u32],
+        oldest: Option<u32>,
+    ) -> Result<Vec<NvccTarget>, String> {
+        let given = architectures()?;
+        let supports = |arch: &u32| self.codes.contains(arch);
+        if let Some(other) = given.iter().flatten().find(|arch| !supports(arch)) {
+            return Err(format!("{ARCHITECTURES} has {other}, nvcc supports {:?}", self.codes));
+        }
+        let real = given.unwrap_or(default.to_vec()).into_iter().filter(supports);
+        let ptx = oldest
+            .and_then(|oldest| self.archs.iter().copied().filter(|arch| *arch >= oldest).min());
+        Ok(real.map(NvccTarget::Cubin).chain(ptx.map(NvccTarget::Ptx)).collect())
     }
 
     /// Compiles a file.

@@ -37,7 +37,15 @@ const TABLE: (&str, &str) = ("compiled", "scalar");
 /// Names that only these files may use. Paths and folders are below `src`; those of other packages
 /// begin with the package's folder.
 const CONFINED: [(&[&str], &[&str]); 4] = [
-    (&["Instant"], &["device/kernel_log.rs", "tuning/stopwatch.rs", "solvers/driver.rs"]),
+    (
+        &["Instant"],
+        &[
+            "device/kernel_log.rs",
+            "tuning/stopwatch.rs",
+            "solvers/driver.rs",
+            "python/interrupt.rs",
+        ],
+    ),
     (&["println!", "print!", "eprintln!", "eprint!"], &["cli/", "testkit/devices.rs"]),
     (
         &["fs", "File"],

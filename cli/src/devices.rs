@@ -96,10 +96,25 @@ fn gpu_runtime(runtime: &GpuRuntime) -> [StatusLine; 3] {
     let driver = runtime.driver.is_err().then(|| {
         "for a GPU, install NVIDIA's driver; without one products run on the CPU".to_owned()
     });
-    let (nvrtc, remedy) = match (&runtime.nvrtc, runtime.embedded) {
-        (_, true) => ("not needed: the build has compiled the kernels".to_owned(), None),
-        (Ok(found), false) => (format!("{found}, compiles kernels at their first use"), None),
-        (Err(_), false) => (
+    let all = runtime.embedded.len();
+    let compiled = runtime.embedded.iter().filter(|(_, targets)| !targets.is_empty()).count();
+    let (nvrtc, remedy) = match &runtime.nvrtc {
+        _ if compiled > 0 && compiled == all => {
+            ("not needed: the build has compiled the kernels".to_owned(), None)
+        }
+        Ok(found) if compiled == 0 => {
+            (format!("{found}, compiles kernels at their first use"), None)
+        }
+        Ok(found) => (format!("{found}, for kernels of {} of {all} modules", all - compiled), None),
+        Err(reason) if compiled > 0 => (
+            format!("none: {reason}; the build has compiled {compiled} of {all} modules"),
+            runtime.driver.is_ok().then(|| {
+                "for narrow values and scaled products, install NVRTC: \
+                 pip install nvidia-cuda-nvrtc, for example"
+                    .to_owned()
+            }),
+        ),
+        Err(_) => (
             state(&runtime.nvrtc),
             runtime.driver.is_ok().then(|| {
                 "or build with an nvcc on PATH, which compiles the kernels in advance".to_owned()
@@ -206,16 +221,22 @@ mod tests {
     #[test]
     fn every_missing_part_has_a_remedy() {
         let missing = || Err("no such library".to_owned());
-        let bare = GpuRuntime { driver: missing(), nvrtc: missing(), embedded: false, cache: None };
+        let embedded = vec![("csr", vec![]), ("ell", vec![])];
+        let bare = GpuRuntime { driver: missing(), nvrtc: missing(), embedded, cache: None };
         let [driver, nvrtc, cache] = gpu_runtime(&bare);
         assert_eq!(driver.1, "none: no such library");
         assert!(driver.2.unwrap().contains("install NVIDIA's driver"));
         assert_eq!((nvrtc.1.as_str(), nvrtc.2), ("none: no such library", None), "no GPU anyway");
         assert!(cache.2.unwrap().contains("SPARSEOP_CACHE"));
         let driver = Ok("CUDA 13.0".to_owned());
-        let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { driver, ..bare.clone() });
+        let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { driver: driver.clone(), ..bare.clone() });
         assert!(nvrtc.2.unwrap().contains("nvcc"));
-        let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { embedded: true, ..bare });
+        let sm_90 = || vec!["sm_90".to_owned()];
+        let embedded = vec![("csr", sm_90()), ("ell", vec![])];
+        let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { driver, embedded, ..bare.clone() });
+        assert!(nvrtc.1.ends_with("compiled 1 of 2 modules") && nvrtc.2.is_some());
+        let embedded = vec![("csr", sm_90()), ("ell", sm_90())];
+        let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { embedded, ..bare });
         assert!(nvrtc.1.starts_with("not needed") && nvrtc.2.is_none());
     }
 

@@ -10,6 +10,7 @@ use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Precision, Scalar, ScalarKind};
 use sparseop_solvers::{Outcome, PageRank, Progress, Settings};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// PageRank of a graph: the stationary distribution of a random walk along its links
@@ -130,6 +131,7 @@ fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
     let shown = bar.clone();
     let ranking = pagerank.rank(args.damping, settings, |Progress { iterations, residual }| {
         shown.set_message(format!("iteration {iterations}, change {residual:.2e}"));
+        ControlFlow::Continue(())
     });
     bar.finish_and_clear();
     let ranking = ranking?;

@@ -2,6 +2,7 @@
 
     python peers.py cpu                  SciPy, on this CPU
     python peers.py gpu                  CuPy and PyTorch, on this GPU, and CG
+    python peers.py classes              the same over regular and irregular classes of matrices
     python peers.py overhead             the time of a call with out= beyond that of the product
 
 `--only NAME` takes matrices whose name contains NAME, `--rounds N` sets the number of rounds.
@@ -47,6 +48,40 @@ GPU = [
     "webbase,rows=1M",
     "rmat,scale=20",
 ]
+
+
+# 4 to 24 million entries.
+CLASSES = {
+    "regular": [
+        "poisson2d,n=1000",
+        "poisson2d,n=2000",
+        "poisson3d,n=90",
+        "poisson3d,n=140",
+        "stencil27,n=60",
+        "stencil27,n=90",
+        "fem3d,n=30",
+        "fem3d,n=44",
+        "banded,rows=300k",
+        "banded,rows=1200k",
+    ],
+    "irregular": [
+        "femrandom,nodes=25k",
+        "femrandom,nodes=100k",
+        "road,n=1500",
+        "road,n=2800",
+        "uniform,rows=300k",
+        "uniform,rows=1300k",
+        "circuit,rows=1M",
+        "circuit,rows=4M",
+        "webbase,rows=1M",
+        "webbase,rows=4M",
+        "lognormal,rows=200k",
+        "lognormal,rows=800k",
+        "lp,rows=2000",
+        "rmat,scale=19",
+        "rmat,scale=20",
+    ],
+}
 
 
 def wait_nothing():
@@ -120,47 +155,89 @@ def optional(name):
         return None
 
 
-def gpu(specs, rounds):
-    cupy, torch = optional("cupy"), optional("torch")
-    if sparseop.why_no_gpu() or cupy is None:
-        print(f"skipped: {sparseop.why_no_gpu() or 'no CuPy'}")
-        return
-    from cupyx.scipy import sparse
+HEAD = ("CuPy", "PyTorch", "op, CuPy", "op, torch", "op, out=")
 
-    wait = cupy.cuda.Device().synchronize
-    head = ("CuPy", "PyTorch", "op, CuPy", "op, torch", "op, out=")
-    print(f"{'matrix':<20}{'dtype':<9}{'entries':>10}" + "".join(f"{n:>11}" for n in head) + "  plan")
+
+class Gpu:
+    """Products of the libraries on this GPU, with a line of a table for each matrix."""
+
+    def __init__(self, rounds):
+        self.cupy, self.torch = optional("cupy"), optional("torch")
+        self.rounds = rounds
+        self.missing = sparseop.why_no_gpu() or ("no CuPy" if self.cupy is None else None)
+        if self.missing:
+            print(f"skipped: {self.missing}")
+        else:
+            head = "".join(f"{name:>11}" for name in HEAD)
+            print(f"{'matrix':<22}{'dtype':<9}{'entries':>10}{head}  plan")
+
+    def ratios(self, spec, dtype):
+        """Times of the other libraries over those of an operator with their arrays."""
+        from cupyx.scipy import sparse
+
+        cupy, torch = self.cupy, self.torch
+        host = sparseop.gallery(spec, dtype)
+        A = sparse.csr_matrix(host)
+        op = sparseop.auto(A)
+        x = cupy.asarray(np.random.default_rng(1).standard_normal(host.shape[1]).astype(dtype))
+        out = cupy.empty(host.shape[0], dtype)
+        expected = host @ x.get()
+        check((op @ x).get(), expected, dtype)
+        runs = {"CuPy": lambda: A @ x, "op, CuPy": lambda: op @ x}
+        runs["op, out="] = lambda: op(x, out=out)
+        if torch is not None:
+            parts = (torch.from_dlpack(part) for part in (A.indptr, A.indices, A.data))
+            B = torch.sparse_csr_tensor(*parts, size=A.shape)
+            z = torch.from_dlpack(x)
+            check((op @ z).cpu().numpy(), expected, dtype)
+            runs |= {"PyTorch": lambda: B @ z, "op, torch": lambda: op @ z}
+        found = compare(runs, cupy.cuda.Device().synchronize, self.rounds)
+        line = "".join(
+            f"{found[name] * 1e6:11.1f}" if name in found else f"{'-':>11}" for name in HEAD
+        )
+        print(f"{spec:<22}{dtype:<9}{host.nnz:>10}{line}  {op.plan}", flush=True)
+        ratios = {"CuPy": found["CuPy"] / found["op, CuPy"]}
+        if torch is not None:
+            ratios["PyTorch"] = found["PyTorch"] / found["op, torch"]
+        del A, op, x, out, runs
+        gc.collect()
+        cupy.get_default_memory_pool().free_all_blocks()
+        return ratios
+
+
+def summary(name, dtype, found):
+    """Prints geometric mean and least of the ratios of each library, from (matrix, ratios)."""
+    for library in ("CuPy", "PyTorch"):
+        ratios = {spec: ratios[library] for spec, ratios in found if library in ratios}
+        if ratios:
+            least = min(ratios, key=ratios.get)
+            print(
+                f"{library} over op @ x, {name}{dtype}: "
+                f"geometric mean {mean(ratios.values()):.2f}, least {ratios[least]:.2f} ({least})"
+            )
+
+
+def gpu(specs, rounds):
+    device = Gpu(rounds)
+    if device.missing:
+        return
     for dtype in ("float32", "float64"):
-        ratios = {"CuPy": [], "PyTorch": []}
-        for spec in specs:
-            host = sparseop.gallery(spec, dtype)
-            A = sparse.csr_matrix(host)
-            op = sparseop.auto(A)
-            x = cupy.asarray(np.random.default_rng(1).standard_normal(host.shape[1]).astype(dtype))
-            out = cupy.empty(host.shape[0], dtype)
-            expected = host @ x.get()
-            check((op @ x).get(), expected, dtype)
-            runs = {"CuPy": lambda: A @ x, "op": lambda: op @ x, "out": lambda: op(x, out=out)}
-            if torch is not None:
-                parts = (torch.from_dlpack(part) for part in (A.indptr, A.indices, A.data))
-                B = torch.sparse_csr_tensor(*parts, size=A.shape)
-                z = torch.from_dlpack(x)
-                check((op @ z).cpu().numpy(), expected, dtype)
-                runs |= {"PyTorch": lambda: B @ z, "op torch": lambda: op @ z}
-            found = compare(runs, wait, rounds)
-            us = {name: f"{found[name] * 1e6:11.1f}" if name in found else f"{'-':>11}"
-                  for name in ("CuPy", "PyTorch", "op", "op torch", "out")}
-            print(f"{spec:<20}{dtype:<9}{host.nnz:>10}" + "".join(us.values()) + f"  {op.plan}",
-                  flush=True)
-            ratios["CuPy"].append(found["CuPy"] / found["op"])
-            if torch is not None:
-                ratios["PyTorch"].append(found["PyTorch"] / found["op torch"])
-            del A, op, x, out, runs
-            gc.collect()
-            cupy.get_default_memory_pool().free_all_blocks()
-        for name, values in ratios.items():
-            report(f"{name} over op @ x, {dtype}", values)
-    conjugate_gradients(cupy)
+        summary("", dtype, [(spec, device.ratios(spec, dtype)) for spec in specs])
+    conjugate_gradients(device.cupy)
+
+
+def classes(only, rounds):
+    """Classes of matrices with 4 to 24 million entries, at two sizes each."""
+    device = Gpu(rounds)
+    if device.missing:
+        return
+    for dtype in ("float32", "float64"):
+        every = []
+        for name, specs in CLASSES.items():
+            found = [(spec, device.ratios(spec, dtype)) for spec in specs if only in spec]
+            summary(f"{name}, ", dtype, found)
+            every += found
+        summary("all, ", dtype, every)
 
 
 def conjugate_gradients(cupy):
@@ -248,12 +325,14 @@ def overhead(rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["cpu", "gpu", "overhead"])
+    parser.add_argument("what", choices=["cpu", "gpu", "classes", "overhead"])
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args()
     if given.what == "overhead":
         return overhead(given.rounds)
+    if given.what == "classes":
+        return classes(given.only, given.rounds)
     specs = [spec for spec in (CPU if given.what == "cpu" else GPU) if given.only in spec]
     (cpu if given.what == "cpu" else gpu)(specs, given.rounds)
 

@@ -2,6 +2,7 @@
 
 use crate::arrays::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType, describe, stream_of};
 use crate::error::{Exception, raised};
+use crate::interrupt::interruptible;
 use crate::library::{PyProfile, device};
 use crate::shared::{PyOperator, ScalarOp, SharedOp};
 use pyo3::prelude::*;
@@ -14,26 +15,28 @@ use sparseop::{
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Number of entries below which a matrix is read, or packed on the CPU, in less than the time in
+/// which an interrupt is to end the call.
+const SHORT: usize = 1 << 20;
+
 /// A view of a matrix of either scalar type.
 pub(crate) enum AnyView<'a> {
     F32(CsrView<'a, f32>),
     F64(CsrView<'a, f64>),
 }
 
-/// The arrays of a matrix, described.
+/// The arrays of a matrix, described and kept alive.
 struct PythonCsr {
     shape: (usize, usize),
     offsets: ArrayRef,
     columns: ArrayRef,
     values: ArrayRef,
+    _arrays: [Py<PyAny>; 3],
 }
 
 impl PythonCsr {
-    fn new(
-        py: Python<'_>,
-        shape: (usize, usize),
-        [offsets, columns, values]: &[Bound<'_, PyAny>; 3],
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, shape: (usize, usize), arrays: [Bound<'_, PyAny>; 3]) -> PyResult<Self> {
+        let [offsets, columns, values] = &arrays;
         let offsets = describe(offsets, "row offsets")?;
         let columns = describe(columns, "column indices")?;
         let values = describe(values, "values")?;
@@ -67,14 +70,15 @@ impl PythonCsr {
             );
             return Err(Exception::Matrix.error(py, message));
         }
-        Ok(Self { shape, offsets, columns, values })
+        let _arrays = arrays.map(Bound::unbind);
+        Ok(Self { shape, offsets, columns, values, _arrays })
     }
 
     /// The matrix, in host memory.
     ///
     /// # Safety
     ///
-    /// The arrays are alive and not modified meanwhile.
+    /// The arrays are not modified meanwhile.
     unsafe fn view<T: Scalar>(&self) -> Result<CsrCow<'_, T>, Error> {
         // SAFETY: the caller's promise, and the element types are checked.
         unsafe {
@@ -163,27 +167,29 @@ fn no_integers(what: &str) -> Error {
     Error::InvalidMatrix { format: "CSR", message }
 }
 
-/// Calls a function with a matrix in host memory, without the GIL.
-pub(crate) fn with_csr(
+/// Calls a function with a matrix in host memory, without the GIL. An interrupt does not wait for
+/// its end.
+pub(crate) fn with_csr<R: Send + 'static>(
     py: Python<'_>,
     shape: (usize, usize),
-    arrays: &[Bound<'_, PyAny>; 3],
-    work: impl FnOnce(AnyView<'_>) -> Result<(), Error> + Send,
-) -> PyResult<()> {
+    arrays: [Bound<'_, PyAny>; 3],
+    work: impl FnOnce(AnyView<'_>) -> Result<R, Error> + Send + 'static,
+) -> PyResult<R> {
     let a = PythonCsr::new(py, shape, arrays)?;
     if a.values.place != ArrayPlace::Host {
         let message = "the matrix is on a GPU; copy it to the host";
         return Err(Exception::Device.error(py, message));
     }
-    let done = py.detach(|| {
-        // SAFETY: the caller holds the arrays.
+    let is_short = a.values.len() < SHORT;
+    let done = interruptible(py, is_short, move || {
+        // SAFETY: the arrays are those of the matrix that was described.
         unsafe {
             match a.values.elements {
                 ElementType::F32 => work(AnyView::F32(a.view()?.view())),
                 _ => work(AnyView::F64(a.view()?.view())),
             }
         }
-    });
+    })?;
     done.map_err(|error| raised(py, error))
 }
 
@@ -199,7 +205,7 @@ pub(crate) fn build(
     settings: &Bound<'_, PyDict>,
     copy: bool,
 ) -> PyResult<PyOperator> {
-    let a = PythonCsr::new(py, shape, &arrays)?;
+    let a = PythonCsr::new(py, shape, arrays)?;
     let mut builder = builder(py, settings)?;
     let asked: Option<String> = optional(settings, "device")?;
     let here = match a.values.place {
@@ -215,18 +221,23 @@ pub(crate) fn build(
         ArrayPlace::Host => None,
         ArrayPlace::Cuda(ordinal) => Some(stream_of(py, a.values.library, ordinal, &here)?),
     };
-    let built = py.detach(|| {
-        // SAFETY: the arrays are held by the caller, and were checked.
+    let library = a.values.library;
+    debug_assert!(library != ArrayLibrary::Standard || stream.is_none());
+    // Elsewhere kernels may have to be compiled.
+    let on_cpu = asked.as_deref().map_or(stream.is_none(), |name| name == "cpu");
+    let calibrates = optional::<String>(settings, "tuning")?.as_deref() == Some("calibrate");
+    let is_short = on_cpu && !calibrates && a.values.len() < SHORT;
+    let built = interruptible(py, is_short, move || {
+        // SAFETY: the arrays are kept alive, and were checked.
         unsafe {
             Ok(match a.values.elements {
                 ElementType::F32 => ScalarOp::F32(a.build(&builder, stream.as_ref())?),
                 _ => ScalarOp::F64(a.build(&builder, stream.as_ref())?),
             })
         }
-    });
+    })?;
     let op = built.map_err(|error| raised(py, error))?;
     let place = place_of(&op);
-    debug_assert!(a.values.library != ArrayLibrary::Standard || stream.is_none());
     Ok(PyOperator { shared: Arc::new(SharedOp::new(op, place, order, copy)), transposed: false })
 }
 

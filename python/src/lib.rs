@@ -7,7 +7,10 @@
 
 mod arrays;
 mod build;
+mod checked;
+mod deferred;
 mod error;
+mod interrupt;
 mod library;
 mod operator;
 mod order;
@@ -29,7 +32,9 @@ mod _sparseop {
     #[pymodule_export]
     use super::library::PyProfile;
     #[pymodule_export]
-    use super::library::{devices, gallery_names, generate, main, read, why_no_gpu, write};
+    use super::library::{
+        devices, embedded_kernels, gallery_names, generate, main, read, why_no_gpu, write,
+    };
     #[pymodule_export]
     use super::order::row_order;
     #[pymodule_export]

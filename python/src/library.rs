@@ -4,6 +4,7 @@ use crate::error::{Exception, raised};
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use sparseop::device::GpuRuntime;
 use sparseop::matrix::gallery::{self, Spec};
 use sparseop::matrix::market::{self, Reader};
 use sparseop::{CsrMatrix, Device, Error, Profile};
@@ -70,7 +71,7 @@ pub(crate) fn write(
     shape: (usize, usize),
     arrays: [Bound<'_, PyAny>; 3],
 ) -> PyResult<()> {
-    crate::build::with_csr(py, shape, &arrays, |a| match a {
+    crate::build::with_csr(py, shape, arrays, move |a| match a {
         crate::build::AnyView::F32(a) => market::write(&path, a),
         crate::build::AnyView::F64(a) => market::write(&path, a),
     })
@@ -112,6 +113,12 @@ pub(crate) fn devices(py: Python<'_>) -> Vec<(String, String)> {
 #[pyfunction]
 pub(crate) fn why_no_gpu(py: Python<'_>) -> Option<String> {
     py.detach(Device::why_no_gpu)
+}
+
+/// Modules of kernels, each with the targets for which the build has compiled it.
+#[pyfunction]
+pub(crate) fn embedded_kernels() -> Vec<(&'static str, Vec<String>)> {
+    GpuRuntime::find().embedded
 }
 
 /// Coefficients of the cost model, measured on a device; for `profile` of :func:`sparseop.auto`.

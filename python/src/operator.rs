@@ -1,9 +1,10 @@
 //! The class of operators.
 
 use crate::arrays::describe;
+use crate::checked::ProductOptions;
 use crate::error::{Exception, raised};
 use crate::library::{AnyCsr, csr_arrays};
-use crate::product::{self, ProductOptions, multiply};
+use crate::product::{self, multiply};
 use crate::shared::{PyOperator, ScalarOp, side};
 use crate::view;
 use pyo3::exceptions::PyTypeError;

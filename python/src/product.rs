@@ -1,46 +1,17 @@
 //! Products with arrays of a caller, and updates of values.
 
 use crate::arrays::{
-    ArrayLibrary, ArrayPlace, ArrayRef, NewArray, describe, host_slice, host_slice_mut,
-    is_recorded, library_of, stream_of,
+    ArrayLibrary, ArrayPlace, ArrayRef, NewArray, describe, host_slice, is_recorded, library_of,
+    stream_of,
 };
+use crate::checked::{CheckedProduct, ProductOptions, run};
+use crate::deferred::DeferredProduct;
 use crate::error::{Exception, raised};
-use crate::shared::{PyOperator, SharedOp, either, side};
+use crate::shared::{PyOperator, SharedOp, either};
 use pyo3::intern;
 use pyo3::prelude::*;
 use sparseop::device::DeviceView;
-use sparseop::{DeviceVec, Error, Layout, Multivector, Scalar, SparseOp, Stream};
-
-/// Options of a product `y = alpha A x + beta y`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ProductOptions {
-    pub(crate) alpha: f64,
-    pub(crate) beta: f64,
-    /// True if vectors in host memory are copied to the operator's GPU and back.
-    pub(crate) staged: bool,
-}
-
-impl ProductOptions {
-    pub(crate) const PLAIN: Self = Self { alpha: 1.0, beta: 0.0, staged: false };
-
-    fn is_plain(self) -> bool {
-        self.alpha == 1.0 && self.beta == 0.0
-    }
-}
-
-/// A checked product.
-struct CheckedProduct {
-    transposed: bool,
-    x: (u64, usize),
-    y: (u64, usize),
-    /// Number and layout of several vectors.
-    vectors: Option<(usize, Layout)>,
-    options: ProductOptions,
-    /// None for vectors in host memory.
-    stream: Option<Stream>,
-    /// True if the product has ended when the call returns.
-    waits: bool,
-}
+use sparseop::{Error, Layout, Scalar, SparseOp, Stream};
 
 /// Checks that an array can be an operand as it is.
 pub(crate) fn check_operand(
@@ -148,7 +119,8 @@ pub(crate) fn multiply<'py>(
     let library = library_of(x, "x")?;
     if is_recorded(x, library)? {
         let torch = py.import("sparseop.torch")?;
-        return torch.call_method1("_recorded", (op, x, out, options.alpha, options.beta));
+        let copy = copy.unwrap_or(this.shared.copy);
+        return torch.call_method1("_recorded", (op, x, out, options.alpha, options.beta, copy));
     }
     let described = describe(x, "x");
     let checked = described.and_then(|array| {
@@ -180,91 +152,45 @@ pub(crate) fn product<'py>(
     if out.is_none() && options.beta != 0.0 {
         return Err(Exception::Setting.error(py, "`beta` needs an `out`, which it multiplies"));
     }
-    let stream = |waits: bool| match (array.place, waits) {
-        (ArrayPlace::Host, _) => Ok(None),
-        (ArrayPlace::Cuda(ordinal), _) => {
-            stream_of(py, array.library, ordinal, &shared.device).map(Some)
-        }
-    };
-    let make = |y: &ArrayRef, waits: bool| {
+    let make = |y: &ArrayRef| {
         let layout = y.layout(Some(&array)).unwrap_or(Layout::RowMajor);
-        Ok::<_, PyErr>(CheckedProduct {
+        CheckedProduct {
             transposed,
             x: (array.address, array.len()),
             y: (y.address, y.len()),
             vectors: y.vectors().map(|count| (count, layout)),
             options,
-            stream: stream(waits)?,
-            waits,
-        })
+            stream: None,
+            waits: false,
+        }
+    };
+    let stream = || match array.place {
+        ArrayPlace::Host => Ok(None),
+        ArrayPlace::Cuda(ordinal) => {
+            stream_of(py, array.library, ordinal, &shared.device).map(Some)
+        }
     };
     match out {
         Some(out) => {
             let y = describe(out, "out")?;
             check_out(py, shared, transposed, (&array, &y), options.staged)?;
             let waits = array.library == ArrayLibrary::Standard;
-            run(py, shared, &make(&y, waits)?)?;
+            run(py, shared, &CheckedProduct { stream: stream()?, waits, ..make(&y) })?;
             Ok(out.clone())
         }
         None => {
             let y = NewArray::like(x, &array, nrows, &shared.device)?;
-            run(py, shared, &make(&y.array, y.waits())?)?;
+            let product = make(&y.array);
+            if y.is_deferred() {
+                let (op, x) = (this.shared.clone(), x.clone().unbind());
+                let product = DeferredProduct { op, x, library: array.library, product };
+                y.defer(Box::new(|py, ordinal, raw| product.enqueue(py, ordinal, raw)))?;
+            } else {
+                run(py, shared, &CheckedProduct { stream: stream()?, ..product })?;
+            }
             y.finish()
         }
     }
-}
-
-fn run(py: Python<'_>, shared: &SharedOp, product: &CheckedProduct) -> PyResult<()> {
-    let done = py.detach(|| {
-        // SAFETY: the arrays are alive, contiguous, of the operator's type and without common
-        // memory: their description was checked. Others could write them meanwhile, as is so with
-        // every function of NumPy.
-        either!(&*shared.read(), op => unsafe { execute(op, product) })
-    });
-    done.map_err(|error| raised(py, error))
-}
-
-/// # Safety
-///
-/// The vectors of the product are alive, have the operator's scalar type and as many elements as
-/// stated, on its device or in host memory without a stream, and have nothing in common.
-unsafe fn execute<T: Scalar>(op: &SparseOp<T>, product: &CheckedProduct) -> Result<(), Error> {
-    let op = side(op, product.transposed)?;
-    let ProductOptions { alpha, beta, .. } = product.options;
-    let (plain, alpha, beta) = (product.options.is_plain(), T::from_f64(alpha), T::from_f64(beta));
-    let Some(stream) = &product.stream else {
-        // SAFETY: the caller's promise.
-        let (x, y) = unsafe {
-            (
-                host_slice::<T>(product.x.0, product.x.1),
-                host_slice_mut::<T>(product.y.0, product.y.1),
-            )
-        };
-        return match product.vectors {
-            None if plain => op.apply(x, y),
-            None => op.apply_with(alpha, x, beta, y),
-            Some((count, layout)) => {
-                let (x, y) =
-                    (Multivector::new(x, count, layout), Multivector::new(y, count, layout));
-                op.apply_multi_with(alpha, x, beta, y)
-            }
-        };
-    };
-    // SAFETY: the caller's promise; the library of the arrays has told their device.
-    let (x, mut y) = unsafe {
-        let x = DeviceVec::<T>::from_known(op.device(), product.x.0, product.x.1)?;
-        (x, DeviceVec::<T>::from_known(op.device(), product.y.0, product.y.1)?)
-    };
-    match product.vectors {
-        None if plain => op.apply_device(stream, &x, &mut y)?,
-        None => op.apply_device_with(stream, alpha, &x, beta, &mut y)?,
-        Some((count, layout)) => {
-            let (x, y) =
-                (Multivector::new(&x, count, layout), Multivector::new(&mut y, count, layout));
-            op.apply_multi_device_with(stream, alpha, x, beta, y)?;
-        }
-    }
-    if product.waits { stream.synchronize() } else { Ok(()) }
 }
 
 /// Replaces the values of an operator.
@@ -294,10 +220,14 @@ pub(crate) fn update_values(
         ArrayPlace::Cuda(ordinal) => Some(stream_of(py, array.library, ordinal, &shared.device)?),
     };
     let (address, len) = (array.address, array.len());
+    let waits = array.is_borrowed();
     let done = py.detach(|| {
         let mut guard = shared.write()?;
         // SAFETY: as in `run`.
-        Some(either!(&mut *guard, op => unsafe { update(op, address, len, stream.as_ref()) }))
+        let done = either!(&mut *guard, op => unsafe { update(op, address, len, stream.as_ref()) });
+        // The library of a borrowed array does not know of the stream.
+        let stream = stream.filter(|_| waits);
+        Some(done.and_then(|()| stream.map_or(Ok(()), |stream| stream.synchronize())))
     });
     let Some(done) = done else {
         let message = "the operator is in use by the solve that has called; update it afterwards";

@@ -3,6 +3,7 @@
 use crate::arrays::{ArrayPlace, ArrayRef, describe, host_slice, host_slice_mut, stream_of};
 use crate::build::{AnyView, builder, with_csr};
 use crate::error::{Exception, raised};
+use crate::interrupt::SignalWatch;
 use crate::product::check_operand;
 use crate::shared::{PyOperator, called_back, either, side};
 use numpy::IntoPyArray;
@@ -10,41 +11,51 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sparseop::{DeviceVec, Error, Scalar, SparseOp};
 use sparseop_solvers::{
-    Jacobi, Method, Outcome, PageRank, Progress, Report, Settings, Solver, SolverBuilder,
+    Jacobi, Method, Outcome, PageRank, Progress, Ranking, Report, Settings, Solver, SolverBuilder,
 };
 use std::any::Any;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Outcome, advice, iterations, residual, history, restarts and seconds.
 type Told = (&'static str, &'static str, usize, f64, Vec<f64>, usize, f64);
 
-/// A function of Python that is told about the progress, and the error that it has raised.
+/// A function of Python that is told about the progress, a watch for signals, and the exception
+/// that they have raised.
 #[derive(Clone)]
 struct Callback {
     callback: Option<Arc<Py<PyAny>>>,
+    signals: SignalWatch,
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 impl Callback {
-    fn new(callback: Option<Py<PyAny>>) -> Self {
-        Self { callback: callback.map(Arc::new), raised: Arc::default() }
+    fn new(py: Python<'_>, callback: Option<Py<PyAny>>) -> PyResult<Self> {
+        let (callback, signals) = (callback.map(Arc::new), SignalWatch::new(py)?);
+        Ok(Self { callback, signals, raised: Arc::default() })
     }
 
-    fn tell(&self, progress: Progress) {
-        let Some(callback) = &self.callback else { return };
-        let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
-        if raised.is_some() {
-            return;
-        }
-        let told = called_back(|| {
-            Python::attach(|py| {
-                callback.call1(py, (progress.iterations, progress.residual)).map(drop)
-            })
+    /// The same without the function.
+    fn silent(&self) -> Self {
+        Self { callback: None, ..self.clone() }
+    }
+
+    /// Calls the function and looks for signals. Ends the iteration after an exception.
+    fn tell(&mut self, progress: Progress) -> ControlFlow<()> {
+        let called = self.callback.as_ref().map_or(Ok(()), |callback| {
+            let arguments = (progress.iterations, progress.residual);
+            called_back(|| Python::attach(|py| callback.call1(py, arguments).map(drop)))
         });
-        *raised = told.err();
+        match called.and_then(|()| self.signals.check()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                ControlFlow::Break(())
+            }
+        }
     }
 
-    /// The error of the callback, if there is one.
+    /// The exception of the function or of a signal, if there is one.
     fn check(&self) -> PyResult<()> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
     }
@@ -84,6 +95,7 @@ unsafe impl Send for KeptSolver {}
 unsafe fn prepared<T: Scalar>(
     op: &SparseOp<T>,
     request: SolveRequest,
+    listener: &Callback,
 ) -> Result<KeptSolver, Error> {
     // SAFETY: the caller's promise.
     let op: &'static SparseOp<T> = unsafe { &*std::ptr::from_ref(op) };
@@ -92,13 +104,11 @@ unsafe fn prepared<T: Scalar>(
     if request.jacobi {
         builder = builder.jacobi(Jacobi::of(op.to_csr()?.view())?);
     }
-    let slot = CallbackSlot::default();
+    let slot = CallbackSlot::new(Mutex::new(Some(listener.silent())));
     let told = slot.clone();
     let builder = builder.progress(move |progress| {
-        let listener = told.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(listener) = &*listener {
-            listener.tell(progress);
-        }
+        let mut listener = told.lock().unwrap_or_else(PoisonError::into_inner);
+        listener.as_mut().map_or(ControlFlow::Continue(()), |listener| listener.tell(progress))
     });
     Ok(KeptSolver { request, slot, solver: Box::new(builder.build(op)?) })
 }
@@ -149,7 +159,7 @@ pub(crate) fn solve(
     };
     let settings = Settings { tolerance: rtol, max_iterations: maxiter, ..Settings::default() };
     let request = SolveRequest { method, settings, jacobi, transposed: op.transposed };
-    let listener = Callback::new(callback);
+    let listener = Callback::new(py, callback)?;
     // The vectors may still be in the process of being written on the caller's stream.
     let stream = match b.place {
         ArrayPlace::Host => None,
@@ -165,7 +175,7 @@ pub(crate) fn solve(
                 Some(kept) => kept,
                 // SAFETY: solvers are kept beside the operator, whose updates drop them, and this
                 // one is used with a lock on it.
-                None => Box::new(unsafe { prepared(op, request)? }),
+                None => Box::new(unsafe { prepared(op, request, &listener)? }),
             };
             // SAFETY: the arrays were checked, and are held by the caller.
             let done = unsafe { run(op, &mut kept, &b, &x, &listener) };
@@ -192,8 +202,7 @@ unsafe fn run<T: Scalar>(
     let Some(solver) = kept.solver.downcast_mut::<Solver<'static, T>>() else {
         unreachable!("an operator has one scalar type")
     };
-    let present = listener.callback.is_some().then(|| listener.clone());
-    *kept.slot.lock().unwrap_or_else(PoisonError::into_inner) = present;
+    *kept.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener.clone());
     // SAFETY: the caller's promise.
     let report = unsafe {
         match b.place {
@@ -227,39 +236,50 @@ pub(crate) fn pagerank<'py>(
     maxiter: usize,
     callback: Option<Py<PyAny>>,
 ) -> PyResult<(Bound<'py, PyAny>, Told)> {
-    enum Ranks {
-        F32(Vec<f32>),
-        F64(Vec<f64>),
-    }
     let mut builder = builder(py, settings)?;
     if let Some(name) = settings.get_item("device")?.filter(|name| !name.is_none()) {
         builder = builder.device(crate::library::device(py, name.extract()?)?);
     }
     let settings = Settings { tolerance, max_iterations: maxiter, ..Settings::default() };
-    let listener = Callback::new(callback);
-    let mut found = None;
-    with_csr(py, shape, &arrays, |a| {
-        let observer = |progress| listener.tell(progress);
-        macro_rules! rank {
-            ($a:expr, $kind:path) => {{
-                let ranking = PageRank::new($a, &builder)?.rank(damping, settings, observer)?;
-                let (outcome, advice) = told(ranking.outcome);
-                let change = ranking.history.last().copied().unwrap_or(0.0);
-                let (iterations, seconds) = (ranking.iterations, ranking.seconds);
-                let told = (outcome, advice, iterations, change, ranking.history, 0, seconds);
-                found = Some(($kind(ranking.ranks), told));
-            }};
-        }
-        match a {
-            AnyView::F32(a) => rank!(a, Ranks::F32),
-            AnyView::F64(a) => rank!(a, Ranks::F64),
-        }
-        Ok(())
+    // The graph is prepared in the background, where no function of Python is called.
+    let prepared = with_csr(py, shape, arrays, move |a| {
+        Ok(match a {
+            AnyView::F32(a) => AnyPageRank::F32(PageRank::new(a, &builder)?),
+            AnyView::F64(a) => AnyPageRank::F64(PageRank::new(a, &builder)?),
+        })
     })?;
-    listener.check()?;
-    match found {
-        Some((Ranks::F32(ranks), told)) => Ok((ranks.into_pyarray(py).into_any(), told)),
-        Some((Ranks::F64(ranks), told)) => Ok((ranks.into_pyarray(py).into_any(), told)),
-        None => Err(Exception::Setting.error(py, "no ranks were computed")),
+    let listener = Callback::new(py, callback)?;
+    let mut told = listener.clone();
+    let observer = |progress| told.tell(progress);
+    match prepared {
+        AnyPageRank::F32(pages) => {
+            let ranked = py.detach(|| pages.rank(damping, settings, observer));
+            ranking(py, &listener, ranked)
+        }
+        AnyPageRank::F64(pages) => {
+            let ranked = py.detach(|| pages.rank(damping, settings, observer));
+            ranking(py, &listener, ranked)
+        }
     }
+}
+
+/// A graph of either scalar type.
+enum AnyPageRank {
+    F32(PageRank<f32>),
+    F64(PageRank<f64>),
+}
+
+/// The ranks and the report, or the exception that has ended the iteration.
+fn ranking<'py, T: Scalar + numpy::Element>(
+    py: Python<'py>,
+    listener: &Callback,
+    ranked: Result<Ranking<T>, Error>,
+) -> PyResult<(Bound<'py, PyAny>, Told)> {
+    listener.check()?;
+    let ranking = ranked.map_err(|error| raised(py, error))?;
+    let (outcome, advice) = told(ranking.outcome);
+    let change = ranking.history.last().copied().unwrap_or(0.0);
+    let (iterations, seconds) = (ranking.iterations, ranking.seconds);
+    let told = (outcome, advice, iterations, change, ranking.history, 0, seconds);
+    Ok((ranking.ranks.into_pyarray(py).into_any(), told))
 }

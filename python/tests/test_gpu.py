@@ -358,6 +358,71 @@ def test_jax_products():
                 close(2 * (op @ (3 * x)), 6 * (A @ np.asarray(x)), dtype)
 
 
+def test_jax_chains_of_products():
+    jax = need("jax")
+    A = sparseop.gallery("poisson3d,n=30,values=laplacian")
+    op = sparseop.auto(A, device="cuda")
+    expected = np.linspace(-1, 1, A.shape[0])
+    x = jax.numpy.asarray(expected)
+    # More than are kept for enqueued products. Each is the only owner of its operand.
+    for _ in range(50):
+        x = jax.numpy.tanh(op @ (x / 8))
+        expected = np.tanh(A @ (expected / 8))
+        # Memory that was freed too early is written by these.
+        jax.numpy.full_like(x, np.nan).delete()
+    close(x, expected, "float64")
+    # Results that are dropped unused, of vectors that are dropped at once.
+    for _ in range(50):
+        op @ jax.numpy.ones(A.shape[0])
+    # An update is complete when it returns: its operand is freed.
+    op = sparseop.auto(A, device="cuda", updatable=True)
+    for factor in range(1, 20):
+        op.update_values(jax.numpy.asarray(A.data) * factor)
+        jax.numpy.full(A.nnz, np.nan).delete()
+        close(op @ jax.numpy.ones(A.shape[0]), factor * (A @ np.ones(A.shape[0])), "float64")
+
+
+def test_interrupts():
+    cupy = need("cupy")
+    import signal
+    import time
+
+    A = sparseop.gallery("poisson3d,n=100,values=laplacian")
+    op, b = sparseop.auto(A, device="cuda"), cupy.ones(A.shape[0])
+    expected = (op @ b).get()
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for method in ("cg", "bicgstab", "gmres"):
+        solve = getattr(sparseop, method)
+        solve(op, b, maxiter=2)
+        begin = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            solve(op, b, rtol=1e-300, maxiter=10**9)
+        except KeyboardInterrupt:
+            assert time.perf_counter() - begin < 0.3 + 0.3, method
+        else:
+            # Rounding ends some solves by themselves.
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        close((op @ b).get(), expected, "float64")
+    signal.signal(signal.SIGALRM, previous)
+
+
+def test_torch_gradients_in_either_order():
+    torch = need("torch")
+    A = sparseop.gallery("uniform,rows=20k")
+    op = sparseop.auto(A, device="cuda")
+    X = torch.randn((20000, 3), dtype=torch.float64, device="cuda")
+    for x in (X, X.t().contiguous().t()):
+        leaf = x.detach().requires_grad_()
+        y = op @ leaf
+        assert y.stride() == x.stride()
+        close(y.detach().cpu().numpy(), A @ X.cpu().numpy(), "float64")
+        y.backward(x)
+        close(leaf.grad.cpu().numpy(), A.T @ X.cpu().numpy(), "float64")
+    negated = torch._neg_view(X[:, 0].contiguous())
+    refused(sparseop.ContiguityError, "resolve_neg", lambda: op @ negated)
+
+
 def test_jax_solvers():
     jax = need("jax")
     from jax.experimental import sparse

@@ -81,6 +81,57 @@ def test_refusals():
     assert np.allclose(op(torch.ones(100), copy=True), op @ np.ones(100))
 
 
+def test_what_is_copied():
+    A = sparseop.gallery("uniform,rows=100")
+    op = sparseop.auto(A)
+    # The matrix is packed from its arrays, of 32 and of 64 bits; the vectors are used as they are.
+    for kind in (torch.int32, torch.int64):
+        parts = [torch.from_numpy(part).to(kind) for part in (A.indptr, A.indices)]
+        B = torch.sparse_csr_tensor(*parts, torch.from_numpy(A.data), size=A.shape)
+        assert np.allclose(sparseop.auto(B) @ torch.ones(100, dtype=torch.float64), A.sum(1))
+    # Several vectors in either order, in both directions; the result has the order of `x`.
+    X = torch.randn((100, 3), dtype=torch.float64)
+    for x in (X, X.t().contiguous().t()):
+        leaf = x.detach().requires_grad_()
+        y = op @ leaf
+        assert y.stride() == x.stride() and np.allclose(y.detach(), A @ X.numpy())
+        y.backward(x)
+        assert np.allclose(leaf.grad, A.T @ X.numpy())
+    # Only the gradient of a sum is copied, which has one element.
+    leaf = X.clone().requires_grad_()
+    (op @ leaf).sum().backward()
+    assert np.allclose(leaf.grad, A.T @ np.ones((100, 3)))
+
+
+def test_recorded_products_copy_only_if_asked_for():
+    A = sparseop.gallery("uniform,rows=100")
+    op = sparseop.auto(A)
+    gaps = torch.ones(200, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(sparseop.ContiguityError):
+        op @ gaps[::2]
+    op(gaps[::2], copy=True).sum().backward()
+    assert np.allclose(gaps.grad[::2], A.T @ np.ones(100)) and not gaps.grad[1::2].any()
+    single = torch.ones(100, requires_grad=True)
+    with pytest.raises(sparseop.DtypeError):
+        op @ single
+    (sparseop.auto(A, copy=True) @ single).sum().backward()
+    assert single.grad.dtype == torch.float32
+    assert np.allclose(single.grad, A.T @ np.ones(100), rtol=1e-5)
+
+
+def test_views_with_negated_elements_are_refused():
+    A = sparseop.gallery("uniform,rows=100")
+    op = sparseop.auto(A)
+    x = torch.view_as_complex(torch.ones((100, 2), dtype=torch.float64)).conj().imag
+    assert x.is_neg()
+    whole = x.contiguous()
+    negated = torch._neg_view(torch.ones(100, dtype=torch.float64))
+    with pytest.raises(sparseop.ContiguityError, match="resolve_neg"):
+        op @ negated
+    assert np.allclose(op(negated, copy=True), A @ -np.ones(100))
+    assert np.allclose(op @ whole.resolve_neg(), A @ -np.ones(100))
+
+
 def test_solvers():
     A = sparseop.gallery("poisson2d,n=20,values=laplacian")
     x, info = sparseop.cg(sparseop.auto(A), torch.ones(400, dtype=torch.float64))

@@ -10,6 +10,7 @@
 use sparseop::matrix::{gallery, market};
 use sparseop::{Error, SparseOpBuilder, Tuning};
 use sparseop_solvers::{PageRank, Settings};
+use std::ops::ControlFlow;
 
 fn main() -> Result<(), Error> {
     let name = std::env::args()
@@ -21,7 +22,8 @@ fn main() -> Result<(), Error> {
     };
 
     let pagerank = PageRank::new(graph.view(), &SparseOpBuilder::new())?;
-    let ranking = pagerank.rank(0.85, Settings::default(), |_| {})?.converged()?;
+    let ranking =
+        pagerank.rank(0.85, Settings::default(), |_| ControlFlow::Continue(()))?.converged()?;
     println!("{name}: {} pages, {} links", graph.nrows(), graph.nnz());
     for (page, rank) in ranking.top(5) {
         println!("{rank:>12.3e}  page {}", page + 1);
@@ -29,7 +31,8 @@ fn main() -> Result<(), Error> {
 
     // Effect of the tuning: the same with plain CSR.
     let csr = SparseOpBuilder::new().tuning(Tuning::Fixed("csr".parse()?));
-    let plain = PageRank::new(graph.view(), &csr)?.rank(0.85, Settings::default(), |_| {})?;
+    let plain = PageRank::new(graph.view(), &csr)?
+        .rank(0.85, Settings::default(), |_| ControlFlow::Continue(()))?;
     let op = pagerank.op();
     println!("auto chose {} on {}", op.plan(), op.device());
     println!(

@@ -1,9 +1,9 @@
 //! Chebyshev iteration, and estimates of its eigenvalue bounds.
 
 use super::cg::finish_step;
-use super::driver::{DIVERGED, OWN, RR, SECOND, THIRD, ZERO, counted, ring};
+use super::driver::{DIVERGED, OWN, Observer, RR, SECOND, THIRD, ZERO, counted, ring};
 use super::system::{Iteration, System};
-use super::{Jacobi, Method, Outcome, Settings, SolverBuilder};
+use super::{Jacobi, Method, Outcome, Progress, Settings, SolverBuilder};
 use sparseop::device::Device;
 use sparseop::device::fused::{
     Code, Coefficient, Combine, Instruction, ONE, Partner, Passes, Program, Step,
@@ -150,6 +150,15 @@ pub fn estimate_bounds<T: Scalar>(
     op: &SparseOp<T>,
     jacobi: Option<&Jacobi<T>>,
 ) -> Result<(f64, f64), Error> {
+    bounds_of(op, jacobi, None)
+}
+
+/// As [`estimate_bounds`], with an observer that may end it.
+pub(super) fn bounds_of<T: Scalar>(
+    op: &SparseOp<T>,
+    jacobi: Option<&Jacobi<T>>,
+    observer: Option<&mut Observer<'_>>,
+) -> Result<(f64, f64), Error> {
     const STEPS: usize = 40;
     const MARGIN: f64 = 0.05;
     let settings =
@@ -159,12 +168,17 @@ pub fn estimate_bounds<T: Scalar>(
         Some(jacobi) => builder.jacobi(jacobi.clone()),
         None => builder,
     };
+    let builder = match observer {
+        Some(observer) => builder.progress(|_| observer(Progress { iterations: 0, residual: 1.0 })),
+        None => builder,
+    };
     let mut solver = builder.build(op)?;
     // The vector has a component in the direction of every eigenvector.
     let b: Vec<T> = (0..op.nrows() as u64).map(|i| T::from_f64(scattered(i))).collect();
     let report = solver.solve(&b, &mut vec![T::ZERO; b.len()])?;
     let steps = report.iterations;
-    if matches!(report.outcome, Outcome::NotPositiveDefinite | Outcome::NotFinite) {
+    let failed = [Outcome::NotPositiveDefinite, Outcome::NotFinite, Outcome::Interrupted];
+    if failed.contains(&report.outcome) {
         report.converged()?;
     }
     if steps == 0 {

@@ -5,6 +5,7 @@ use super::{Outcome, Progress, Settings};
 use sparseop::device::Graph;
 use sparseop::device::fused::{Code, Instruction, ONE, Passes, RING, STATUS};
 use sparseop::{Device, Error, Scalar, Stream};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// Registers of every iteration; those of a method start at [`OWN`].
@@ -37,6 +38,8 @@ pub(super) const INDEFINITE: u16 = 3;
 pub(super) const BREAKDOWN: u16 = 4;
 pub(super) const NOT_FINITE: u16 = 5;
 pub(super) const DIVERGED: u16 = 6;
+/// Set by the host only.
+pub(super) const INTERRUPTED: u16 = 7;
 
 /// Outcome for a status.
 pub(super) fn outcome(status: u16) -> Outcome {
@@ -46,6 +49,7 @@ pub(super) fn outcome(status: u16) -> Outcome {
         BREAKDOWN => Outcome::Breakdown,
         NOT_FINITE => Outcome::NotFinite,
         DIVERGED => Outcome::Diverged,
+        INTERRUPTED => Outcome::Interrupted,
         _ => Outcome::MaxIterations,
     }
 }
@@ -85,8 +89,8 @@ pub(super) fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
     (result, start.elapsed().as_secs_f64())
 }
 
-/// Callback for the progress of an iteration.
-pub(super) type Observer<'a> = Box<dyn FnMut(Progress) + 'a>;
+/// Callback for the progress of an iteration, which may end it.
+pub(super) type Observer<'a> = Box<dyn FnMut(Progress) -> ControlFlow<()> + 'a>;
 
 /// Runs batches of iterations: as graphs on a GPU, directly on the CPU.
 pub(super) struct Driver<'a, T: Scalar> {
@@ -178,11 +182,15 @@ impl<'a, T: Scalar> Driver<'a, T> {
         self.prepare(0, work)?;
         let (ended, seconds) = timed(|| {
             loop {
-                let registers = self.advance(0, work)?;
+                let mut registers = self.advance(0, work)?;
                 let (before, now) =
                     (self.history.len(), registers[usize::from(ITERATIONS)] as usize);
-                self.note(now, ring(&registers, HISTORY, before, now).map(residual));
+                let told = self.note(now, ring(&registers, HISTORY, before, now).map(residual));
                 if status(&registers) != 0 || now >= max_iterations {
+                    return Ok(registers);
+                }
+                if told.is_break() {
+                    registers[usize::from(STATUS)] = f64::from(INTERRUPTED);
                     return Ok(registers);
                 }
             }
@@ -191,12 +199,17 @@ impl<'a, T: Scalar> Driver<'a, T> {
     }
 
     /// Appends residuals to the history, the last of which is that of iteration `iterations`, and
-    /// calls the observer.
-    pub(super) fn note(&mut self, iterations: usize, residuals: impl IntoIterator<Item = f64>) {
+    /// calls the observer. Returns its answer.
+    pub(super) fn note(
+        &mut self,
+        iterations: usize,
+        residuals: impl IntoIterator<Item = f64>,
+    ) -> ControlFlow<()> {
         self.history.extend(residuals);
         let residual = self.history.last().copied().unwrap_or(f64::NAN);
-        if let Some(observer) = &mut self.observer {
-            observer(Progress { iterations, residual });
+        match &mut self.observer {
+            Some(observer) => observer(Progress { iterations, residual }),
+            None => ControlFlow::Continue(()),
         }
     }
 }

@@ -9,6 +9,7 @@ use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream};
 use std::fmt::{self, Display};
+use std::ops::ControlFlow;
 
 const METHOD: &str = "pagerank";
 
@@ -139,7 +140,8 @@ impl<T: Scalar> PageRank<T> {
         &self.op
     }
 
-    /// Computes the ranks of the pages. `damping` is in [0, 1), usually 0.85.
+    /// Computes the ranks of the pages. `damping` is in [0, 1), usually 0.85. The observer is
+    /// called at every check, and may end the iteration.
     ///
     /// # Errors
     ///
@@ -148,7 +150,7 @@ impl<T: Scalar> PageRank<T> {
         &self,
         damping: f64,
         settings: Settings,
-        observer: impl FnMut(Progress) + 'a,
+        observer: impl FnMut(Progress) -> ControlFlow<()> + 'a,
     ) -> Result<Ranking<T>, Error> {
         settings.check(METHOD)?;
         if !(0.0..1.0).contains(&damping) {

@@ -9,6 +9,7 @@ use super::{Outcome, Progress, Settings, check_finite};
 use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 use std::fmt::{self, Display};
+use std::ops::ControlFlow;
 
 /// p·q and q·q, with q = A p: the current estimate of the eigenvalue.
 const LAMBDA: u16 = OWN;
@@ -83,7 +84,7 @@ impl<T> Eigenpair<T> {
 
 /// Power iteration: computes the eigenvalue of largest magnitude of a square matrix, if it is real
 /// and unique, from a start vector, which should have a component in the direction of the
-/// eigenvector.
+/// eigenvector. The observer is called at every check, and may end the iteration.
 ///
 /// # Errors
 ///
@@ -94,7 +95,7 @@ pub fn power<'a, T: Scalar>(
     op: &SparseOp<T>,
     start: &[T],
     settings: Settings,
-    observer: impl FnMut(Progress) + 'a,
+    observer: impl FnMut(Progress) -> ControlFlow<()> + 'a,
 ) -> Result<Eigenpair<T>, Error> {
     let method = "power iteration";
     let (nrows, ncols) = (op.nrows(), op.ncols());

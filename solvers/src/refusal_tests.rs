@@ -6,6 +6,7 @@ use super::*;
 use sparseop::matrix::CsrMatrix;
 use sparseop::{Device, DeviceVec, SparseOp, SparseOpBuilder};
 use sparseop_testkit::devices;
+use std::ops::ControlFlow::Continue;
 
 /// A 6 x 6 matrix: twice the identity.
 fn square(device: &Device) -> SparseOp<f64> {
@@ -49,7 +50,7 @@ fn systems_that_are_not_square() {
             let named = matches!(refused, Err(Error::NotSquare { nrows: 6, ncols: 9, .. }));
             assert!(named, "{refused:?}");
         }
-        let found = power(&op, &[1.0; 9], settings, |_| {}).map(drop);
+        let found = power(&op, &[1.0; 9], settings, |_| Continue(())).map(drop);
         assert!(matches!(found, Err(Error::NotSquare { .. })), "{found:?}");
         assert!(matches!(estimate_bounds(&op, None), Err(Error::NotSquare { .. })));
         let builder = SparseOpBuilder::new().device(device.clone());
@@ -81,7 +82,7 @@ fn numbers_that_are_not_finite() {
                 assert!(named, "{error} on {device}");
             }
             assert!(solver.solve(&[1.0; 6], &mut x).unwrap().converged().is_ok());
-            let found = power(&op, &vector, Settings::default(), |_| {}).map(drop);
+            let found = power(&op, &vector, Settings::default(), |_| Continue(())).map(drop);
             let named = matches!(found, Err(Error::NotFinite { vector: "start", index: 4, .. }));
             assert!(named, "{found:?}");
         }

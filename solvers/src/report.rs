@@ -21,6 +21,8 @@ pub enum Outcome {
     NotFinite,
     /// The residual has grown beyond the limit.
     Diverged,
+    /// The observer of the progress has ended the iteration.
+    Interrupted,
 }
 
 impl Outcome {
@@ -34,6 +36,7 @@ impl Outcome {
             Self::NotPositiveDefinite => "not-positive-definite",
             Self::NotFinite => "not-finite",
             Self::Diverged => "diverged",
+            Self::Interrupted => "interrupted",
         }
     }
 
@@ -60,6 +63,7 @@ impl Outcome {
                  overflow"
             }
             Self::Diverged => "the residual diverged; the bounds of the eigenvalues do not hold",
+            Self::Interrupted => "it was interrupted; begin again with the `x` that it has reached",
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::bicgstab::BiCgStab;
 use super::cg::Cg;
-use super::chebyshev::{Chebyshev, estimate_bounds};
+use super::chebyshev::{Chebyshev, bounds_of};
 use super::driver::{
-    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, ITERATIONS, LIMIT, Observer, RR, RZ, TARGET, outcome,
-    timed,
+    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, INTERRUPTED, ITERATIONS, LIMIT, Observer, RR, RZ,
+    TARGET, outcome, timed,
 };
 use super::gmres::Gmres;
 use super::system::{Iteration, System};
@@ -15,6 +15,7 @@ use sparseop::device::fused::{
 };
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 use std::fmt::Debug;
+use std::ops::ControlFlow;
 
 /// Target of a method's recurrences, relative to the tolerance: they drift away from the true
 /// residual.
@@ -70,9 +71,11 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
         self
     }
 
-    /// Sets a callback that is called with the progress at every check.
+    /// Sets a callback that is called with the progress at every check, and may end the iteration:
+    /// its outcome is then [`Outcome::Interrupted`]. While bounds of eigenvalues are estimated it
+    /// is called with 0 iterations and the residual 1.
     #[must_use]
-    pub fn progress(mut self, observer: impl FnMut(Progress) + 'a) -> Self {
+    pub fn progress(mut self, observer: impl FnMut(Progress) -> ControlFlow<()> + 'a) -> Self {
         self.observer = Some(Box::new(observer));
         self
     }
@@ -87,7 +90,7 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
     /// [`Error::NotConverged`] if Chebyshev's bounds have to be estimated and cannot be;
     /// [`Error::GpuMemory`], [`Error::Gpu`] and [`Error::KernelCompile`].
     pub fn build(self, op: &'a SparseOp<T>) -> Result<Solver<'a, T>, Error> {
-        let Self { mut method, settings, jacobi, observer } = self;
+        let Self { mut method, settings, jacobi, mut observer } = self;
         let name = method.name();
         let (nrows, ncols) = (op.nrows(), op.ncols());
         if nrows != ncols {
@@ -106,7 +109,8 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
             });
         }
         if method == (Method::Chebyshev { bounds: None }) {
-            method = Method::Chebyshev { bounds: Some(estimate_bounds(op, jacobi.as_ref())?) };
+            let bounds = bounds_of(op, jacobi.as_ref(), observer.as_mut())?;
+            method = Method::Chebyshev { bounds: Some(bounds) };
         }
         let device = op.device();
         let zeros = || DeviceVec::zeros(device, nrows);
@@ -322,7 +326,7 @@ impl<T: Scalar> Solver<'_, T> {
         let norm = self.norm_b()?;
         if norm == 0.0 {
             self.driver.passes.combine(&mut self.system.x, Combine::new())?;
-            self.driver.note(0, [0.0]);
+            let _ = self.driver.note(0, [0.0]);
             return Ok(self.report(Outcome::Converged, 0.0, 0));
         }
         let (mut ended, mut before, mut restarts) = (0, f64::INFINITY, 0);
@@ -330,8 +334,9 @@ impl<T: Scalar> Solver<'_, T> {
             self.reset(self.iterations())?;
             let mut registers = self.residual()?;
             let residual = registers[usize::from(RR)].sqrt() / norm;
-            if self.driver.history.is_empty() {
-                self.driver.note(0, [residual]);
+            let begins = self.driver.history.is_empty();
+            if begins && self.driver.note(0, [residual]).is_break() {
+                ended = INTERRUPTED;
             }
             let done = if residual <= self.settings.tolerance {
                 Some(Outcome::Converged)
@@ -379,9 +384,12 @@ impl<T: Scalar> Solver<'_, T> {
             let seen = self.iteration.observe(&registers, self.iterations());
             ended = seen.status;
             let now = self.iterations() + seen.residuals.len();
-            self.driver.note(now, seen.residuals.iter().map(|residual| residual / norm));
+            let residuals = seen.residuals.iter().map(|residual| residual / norm);
+            let told = self.driver.note(now, residuals);
             if ended == 0 && self.iterations() >= self.settings.max_iterations {
                 ended = EXHAUSTED;
+            } else if ended == 0 && told.is_break() {
+                ended = INTERRUPTED;
             }
         }
         self.iteration.finish(&mut self.system, &mut self.driver.passes, ended)?;

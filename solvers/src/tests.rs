@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use sparseop::matrix::{CsrMatrix, Triplets, gallery};
 use sparseop::{Device, DeviceVec, SparseOp, SparseOpBuilder, Tuning};
 use sparseop_testkit::{Oracle, devices, x_vector};
+use std::ops::ControlFlow::{Break, Continue};
 
 const METHODS: [Method; 4] = [
     Method::Cg,
@@ -185,7 +186,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
             let report = solver.build(&op).unwrap().solve(&b, &mut x).unwrap();
             (report.history, x)
         };
-        let pair = power(&op, &b, settings, |_| {}).unwrap();
+        let pair = power(&op, &b, settings, |_| Continue(())).unwrap();
         (METHODS.map(solve), pair.value, pair.vector)
     };
     let first = all();
@@ -369,7 +370,10 @@ fn progress_starts_at_the_initial_x() {
     let b = vec![1.0; 1600];
     let told = std::cell::RefCell::new(Vec::new());
     let mut solver = SolverBuilder::new(Method::Cg)
-        .progress(|progress| told.borrow_mut().push(progress))
+        .progress(|progress| {
+            told.borrow_mut().push(progress);
+            Continue(())
+        })
         .build(&op)
         .unwrap();
     let mut x = vec![0.0; 1600];
@@ -380,6 +384,39 @@ fn progress_starts_at_the_initial_x() {
     assert_eq!(report.history[0], 1.0);
     let again = solver.solve(&b, &mut x).unwrap();
     assert_eq!((again.iterations, again.residual), (0, report.residual));
+}
+
+#[test]
+fn an_observer_ends_an_iteration_and_the_solver_can_be_used_again() {
+    let a = poisson::<f64>();
+    let b = x_vector::<f64>(1600);
+    for (device, method) in devices().iter().flat_map(|device| {
+        let methods = [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 30 }];
+        methods.map(move |method| (device.clone(), method))
+    }) {
+        let op = op(&device, &a);
+        let stops = std::cell::Cell::new(true);
+        let observer = |progress: Progress| match progress.iterations {
+            8.. if stops.get() => Break(()),
+            _ => Continue(()),
+        };
+        let settings = Settings { check_every: Some(4), ..Settings::default() };
+        let builder = SolverBuilder::new(method).settings(settings).progress(observer);
+        let mut solver = builder.build(&op).unwrap();
+        let mut x = vec![0.0; 1600];
+        let report = solver.solve(&b, &mut x).unwrap();
+        assert_eq!((report.outcome, report.iterations), (Outcome::Interrupted, 8), "{method:?}");
+        // The x of the iteration so far.
+        assert!(report.residual < 1.0 && residual(&a, &b, &x) < 1.0, "{report}");
+        stops.set(false);
+        solver.solve(&b, &mut x).unwrap().converged().unwrap();
+        assert!(residual(&a, &b, &x) <= 1e-8, "{method:?}");
+    }
+    // Also while bounds are estimated.
+    let op = op(&Device::Cpu, &a);
+    let builder = SolverBuilder::new(Method::Chebyshev { bounds: None }).progress(|_| Break(()));
+    let error = builder.build(&op).unwrap_err().to_string();
+    assert!(error.contains("interrupted"), "{error}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::*;
 use sparseop::matrix::CsrMatrix;
 use sparseop::{Device, SparseOpBuilder};
 use sparseop_testkit::{devices, x_vector};
+use std::ops::ControlFlow::{Break, Continue};
 
 #[test]
 fn power_iteration_finds_the_largest_eigenvalue() {
@@ -14,7 +15,7 @@ fn power_iteration_finds_the_largest_eigenvalue() {
             matrix::<f64>(n, (0..n).map(|i| (i, i, if i == 77 { -5.0 } else { (i % 4) as f64 })));
         let settings = Settings { tolerance: 1e-10, ..Settings::default() };
         let find = |a: &CsrMatrix<f64>, settings| {
-            power(&op(device, a), &x_vector(a.nrows()), settings, |_| {}).unwrap()
+            power(&op(device, a), &x_vector(a.nrows()), settings, |_| Continue(())).unwrap()
         };
         let pair = find(&a, settings).converged().unwrap();
         assert!(
@@ -41,7 +42,7 @@ fn power_iteration_finds_the_largest_eigenvalue() {
         for (a, start) in
             [(matrix(2, [(0, 1, -1.0), (1, 0, 1.0)]), [1.0, 0.0]), (pair.clone(), [1.0, 1.0])]
         {
-            let found = power(&op(device, &a), &start, few, |_| {}).unwrap();
+            let found = power(&op(device, &a), &start, few, |_| Continue(())).unwrap();
             assert_eq!(
                 (found.outcome, found.iterations),
                 (Outcome::MaxIterations, 50),
@@ -56,11 +57,12 @@ fn power_iteration_finds_the_largest_eigenvalue() {
                 &op(device, &matrix(2, [(0, 0, 1.0), (1, 1, 3.0)])),
                 &start,
                 settings,
-                |_| {},
+                |_| Continue(()),
             );
             assert!((found.unwrap().converged().unwrap().value - 3.0).abs() < 1e-9);
         }
-        let error = power(&op(device, &pair), &[0.0, 0.0], few, |_| {}).unwrap_err().to_string();
+        let error =
+            power(&op(device, &pair), &[0.0, 0.0], few, |_| Continue(())).unwrap_err().to_string();
         assert!(error.contains("is zero"), "{error}");
     }
 }
@@ -103,7 +105,7 @@ fn ranks_are_those_of_the_definition_with_pages_that_link_nowhere() {
             let rank = || {
                 PageRank::new(graph.view(), &builder)
                     .unwrap()
-                    .rank(damping, settings, |_| {})
+                    .rank(damping, settings, |_| Continue(()))
                     .unwrap()
             };
             let ranking = rank().converged().unwrap();
@@ -115,6 +117,11 @@ fn ranks_are_those_of_the_definition_with_pages_that_link_nowhere() {
             assert!(top.len() == 3 && top[0].1 >= top[1].1 && top[1].1 >= top[2].1);
             assert!(ranking.ranks.iter().all(|rank| *rank <= top[0].1));
             assert_eq!(rank().ranks, ranking.ranks);
+            let settings = Settings { check_every: Some(1), ..settings };
+            let ranks = PageRank::new(graph.view(), &builder).unwrap();
+            let found = ranks.rank(damping, settings, |_| Break(())).unwrap();
+            let few = (Outcome::Interrupted, 1);
+            assert!((found.outcome, found.iterations) == few || damping == 0.0, "{found}");
         }
     }
 }
@@ -135,7 +142,7 @@ fn invalid_graphs_are_refused() {
             .contains("square")
     );
     let empty = PageRank::new(CsrMatrix::<f64>::zeros(0, 0).unwrap().view(), &builder).unwrap();
-    assert!(empty.rank(0.85, Settings::default(), |_| {}).unwrap().ranks.is_empty());
-    let error = empty.rank(1.0, Settings::default(), |_| {}).unwrap_err().to_string();
+    assert!(empty.rank(0.85, Settings::default(), |_| Continue(())).unwrap().ranks.is_empty());
+    let error = empty.rank(1.0, Settings::default(), |_| Continue(())).unwrap_err().to_string();
     assert!(error.contains("below 1, not 1"), "{error}");
 }

@@ -21,7 +21,7 @@ pub enum Gpu {}
 /// Reports that nothing is used.
 pub(super) fn runtime() -> GpuRuntime {
     let missing = || Err(REASON.to_owned());
-    GpuRuntime { driver: missing(), nvrtc: missing(), embedded: false, cache: None }
+    GpuRuntime { driver: missing(), nvrtc: missing(), embedded: Vec::new(), cache: None }
 }
 
 /// Returns the number of GPUs, or the reason why none can be used.

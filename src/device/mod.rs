@@ -133,8 +133,8 @@ pub struct GpuRuntime {
     pub driver: Result<String, String>,
     /// Name and version of the run-time compiler of kernels.
     pub nvrtc: Result<String, String>,
-    /// True if the build has compiled the kernels.
-    pub embedded: bool,
+    /// Modules of kernels, each with the targets for which the build has compiled it: `sm_90`.
+    pub embedded: Vec<(&'static str, Vec<String>)>,
     /// Folder of compiled kernels, which need not exist; `None` if nothing is cached.
     pub cache: Option<PathBuf>,
 }

@@ -15,6 +15,7 @@ use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Scalar, ScalarKind, SparseOp};
 use sparseop_solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// Iterative solution of A x = b, or with --method power of A x = l x
@@ -235,11 +236,12 @@ fn settings(args: &SolveArgs) -> Settings {
 fn spinner(
     args: &SolveArgs,
     console: &Console,
-) -> (indicatif::ProgressBar, impl FnMut(Progress) + 'static) {
+) -> (indicatif::ProgressBar, impl FnMut(Progress) -> ControlFlow<()> + 'static) {
     let bar = console.spinner(format!("solving {}", args.matrix.name()));
     let shown = bar.clone();
     let observer = move |Progress { iterations, residual }: Progress| {
         shown.set_message(format!("iteration {iterations}, residual {residual:.2e}"));
+        ControlFlow::Continue(())
     };
     (bar, observer)
 }

@@ -19,7 +19,8 @@ def converted(op, x):
     if library == "torch":
         import torch
 
-        return x.detach().to(op.device, getattr(torch, name)).contiguous(), False
+        x = x.detach().to(op.device, getattr(torch, name))
+        return x.resolve_neg().contiguous(), False
     if library.startswith("jax") and (x.device.platform != "cpu") == on_gpu:
         return x.astype(name), False
     host = numpy.asarray(to_host(x), dtype=name)

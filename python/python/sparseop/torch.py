@@ -26,6 +26,9 @@ def _matmul(x: torch.Tensor, handle: int, transposed: bool, rows: int) -> torch.
 
 @_matmul.register_fake
 def _(x, handle, transposed, rows):
+    if x.ndim == 2 and not x.is_contiguous():
+        # Several vectors, one after the other: the result has them in the same order.
+        return x.new_empty((x.shape[1], rows)).t()
     return x.new_empty((rows,) + tuple(x.shape[1:]))
 
 
@@ -39,10 +42,11 @@ def _setup(ctx, inputs, output):
 
 def _backward(ctx, gradient):
     _operators[ctx.op._handle] = ctx.op
+    # Autograd decides on the layout of gradients: that of a sum is one number with strides of 0.
+    if not (gradient.is_contiguous() or (gradient.ndim == 2 and gradient.t().is_contiguous())):
+        gradient = gradient.contiguous()
     transposed = not ctx.transposed
-    gradient = torch.ops.sparseop.matmul(
-        gradient.contiguous(), ctx.op._handle, transposed, ctx.rows
-    )
+    gradient = torch.ops.sparseop.matmul(gradient, ctx.op._handle, transposed, ctx.rows)
     return gradient, None, None, None
 
 
@@ -52,18 +56,23 @@ _matmul.register_autograd(_backward, setup_context=_setup)
 def matmul(op, x):
     """`op @ x` for a tensor of shape (n,) or (n, k), with gradients for `x`.
 
-    The backward pass multiplies with the transposed matrix, which has a plan of its own.
+    The backward pass multiplies with the transposed matrix, which has a plan of its own. It copies
+    a gradient that has gaps, as that of a sum, and nothing else.
     """
     _operators[op._handle] = op
     return torch.ops.sparseop.matmul(x, op._handle, op._transposed, op.shape[0])
 
 
-def _recorded(op, x, out, alpha, beta):
+def _recorded(op, x, out, alpha, beta, copy):
     if out is not None:
         raise SettingError("`out` has no gradient; leave it out, or use torch.no_grad()")
     if beta != 0:
         raise SettingError("`beta` needs an `out`, which it multiplies")
-    y = matmul(op, x)
+    device = x.device
+    if copy:
+        dtype = getattr(torch, str(op.dtype))
+        x = x.to(torch.device(op.device), dtype).resolve_neg().contiguous()
+    y = matmul(op, x).to(device)
     return y if alpha == 1 else alpha * y
 
 

@@ -39,7 +39,7 @@ pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         column_major: contiguous(intern!(py, "_f_contiguous"), intern!(py, "f_contiguous"))?,
         place: ArrayPlace::Cuda(ordinal),
         writable: true,
-        _tensor: None,
+        tensor: None,
     })
 }
 
@@ -49,30 +49,38 @@ pub(super) fn current_stream<'py>(py: Python<'py>) -> PyResult<Bound<'py, PyAny>
     CURRENT.import(py, "cupy.cuda", "get_current_stream")?.call0()
 }
 
-/// A new array like another, with another number of rows. Its contents are undefined.
+/// A new array like another, with another number of rows, and its address. Its contents are
+/// undefined.
 pub(super) fn new<'py>(
     like: &Bound<'py, PyAny>,
     of: &ArrayRef,
     rows: usize,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<(Bound<'py, PyAny>, u64)> {
     let py = like.py();
-    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static DEVICE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let empty = EMPTY.import(py, "cupy", "empty")?;
-    let order = if of.row_major { intern!(py, "C") } else { intern!(py, "F") };
+    let class = CLASS.import(py, "cupy", "ndarray")?;
     let dtype = like.getattr(intern!(py, "dtype"))?;
     let make = || match of.vectors() {
-        None => empty.call1((rows, &dtype, order)),
-        Some(count) => empty.call1(((rows, count), &dtype, order)),
+        None => class.call1((rows, &dtype)),
+        Some(count) if of.row_major => class.call1(((rows, count), &dtype)),
+        // Without memory and strides.
+        Some(count) => {
+            let order = intern!(py, "F");
+            class.call1(((rows, count), &dtype, py.None(), py.None(), order))
+        }
     };
-    let ArrayPlace::Cuda(ordinal) = of.place else { return make() };
     static GPUS: OnceLock<usize> = OnceLock::new();
-    if *GPUS.get_or_init(Device::gpu_count) < 2 {
-        return make();
-    }
-    let device = DEVICE.import(py, "cupy.cuda", "Device")?.call1((ordinal,))?;
-    device.call_method0("__enter__")?;
-    let made = make();
-    device.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
-    made
+    let new = match of.place {
+        ArrayPlace::Cuda(ordinal) if *GPUS.get_or_init(Device::gpu_count) > 1 => {
+            let device = DEVICE.import(py, "cupy.cuda", "Device")?.call1((ordinal,))?;
+            device.call_method0("__enter__")?;
+            let made = make();
+            device.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+            made
+        }
+        _ => make(),
+    }?;
+    let address = new.getattr(intern!(py, "data"))?.getattr(intern!(py, "ptr"))?.extract()?;
+    Ok((new, address))
 }

@@ -9,10 +9,10 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sparseop::{Device, DeviceVec, Error, Layout, Scalar};
+use sparseop::{Device, DeviceVec, Error, Layout, Scalar, Stream};
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
@@ -28,8 +28,9 @@ const INT: u8 = 0;
 const UINT: u8 = 1;
 const FLOAT: u8 = 2;
 
-/// Number of a legacy default stream in the protocol of Python.
+/// Numbers of the default streams in the protocol of Python.
 const LEGACY_STREAM: u64 = 1;
+const PER_THREAD_STREAM: u64 = 2;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -73,10 +74,21 @@ impl Drop for Tensor {
     }
 }
 
+/// As [`describe`], for work on a stream, which waits for the array.
+pub(crate) fn borrowed_on(
+    array: &Bound<'_, PyAny>,
+    library: ArrayLibrary,
+    stream: &Stream,
+) -> PyResult<ArrayRef> {
+    describe(array, "x", library, Some(stream))
+}
+
+/// Borrows an array. On a GPU the given stream waits for it, or that of this library.
 pub(super) fn describe(
     array: &Bound<'_, PyAny>,
     name: &str,
     library: ArrayLibrary,
+    stream: Option<&Stream>,
 ) -> PyResult<ArrayRef> {
     let py = array.py();
     let place = array.call_method0(intern!(py, "__dlpack_device__"))?;
@@ -94,8 +106,14 @@ pub(super) fn describe(
     };
     let options = PyDict::new(py);
     if let ArrayPlace::Cuda(ordinal) = place {
-        let device = Device::cuda(ordinal).map_err(|error| raised(py, error))?;
-        let stream = stream::own(py, &device, ordinal)?.raw().expose_provenance() as u64;
+        let stream = match stream {
+            Some(stream) => stream.clone(),
+            None => {
+                let device = Device::cuda(ordinal).map_err(|error| raised(py, error))?;
+                stream::own(py, &device, ordinal)?
+            }
+        };
+        let stream = stream.raw().expose_provenance() as u64;
         options.set_item("stream", if stream == 0 { LEGACY_STREAM } else { stream })?;
     }
     let capsule = array.call_method(intern!(py, "__dlpack__"), (), Some(&options))?;
@@ -160,7 +178,7 @@ pub(super) fn describe(
         place,
         // Arrays of JAX never change; others cannot say here that they are read-only.
         writable: library != ArrayLibrary::Jax,
-        _tensor: Some(tensor),
+        tensor: Some(tensor),
     })
 }
 
@@ -171,10 +189,15 @@ enum Owned {
     F64(Arc<DeviceVec<f64>>),
 }
 
+/// Work that computes an array. It is enqueued on a `CUstream` of a GPU, or waited for without one.
+pub(crate) type DeferredWork =
+    Box<dyn FnOnce(Python<'_>, usize, Option<u64>) -> PyResult<()> + Send>;
+
 /// A result in GPU memory that another library takes over by DLPack.
 #[pyclass(frozen, module = "sparseop")]
-#[derive(Debug)]
 pub(crate) struct PyDeviceArray {
+    /// Unless it is enqueued.
+    deferred: Mutex<Option<DeferredWork>>,
     owned: Owned,
     ordinal: usize,
     ndim: usize,
@@ -225,7 +248,14 @@ impl PyDeviceArray {
         };
         let owned = owned.map_err(|error| raised(py, error))?;
         let row_major = layout != Some(Layout::ColumnMajor);
-        Ok(Bound::new(py, Self { owned, ordinal, ndim, dims, row_major })?.into_any())
+        let deferred = Mutex::default();
+        let new = Self { deferred, owned, ordinal, ndim, dims, row_major };
+        Ok(Bound::new(py, new)?.into_any())
+    }
+
+    /// Enqueues work that computes the array at its next export.
+    pub(super) fn defer(&self, work: DeferredWork) {
+        *self.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
     }
 }
 
@@ -235,7 +265,8 @@ impl PyDeviceArray {
         (CUDA, self.ordinal)
     }
 
-    /// The contents are complete: the stream needs nothing to wait for.
+    /// Work that is not enqueued yet is enqueued on the stream of the consumer. Otherwise the
+    /// contents are complete.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -245,12 +276,23 @@ impl PyDeviceArray {
         dl_device: Option<(i32, usize)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let _ = (stream, max_version);
+        let _ = max_version;
         if dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
             return Err(PyBufferError::new_err("the array is on a GPU"));
         }
         if copy == Some(true) {
             return Err(PyValueError::new_err("the array is not copied"));
+        }
+        let stream = stream.and_then(|stream| stream.extract::<u64>().ok());
+        let raw = match stream {
+            // The driver's number of the default stream.
+            Some(LEGACY_STREAM) => Some(0),
+            Some(PER_THREAD_STREAM) => None,
+            stream => stream,
+        };
+        let deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(enqueue) = deferred {
+            enqueue(py, self.ordinal, raw)?;
         }
         let (address, bits) = match &self.owned {
             Owned::F32(vector) => (vector.address(), 32),

@@ -5,11 +5,12 @@ mod dlpack;
 mod numpy;
 mod torch;
 
+pub(crate) use dlpack::borrowed_on;
 pub(crate) use numpy::new_host;
 
 use crate::error::{Exception, raised};
 use crate::stream;
-use dlpack::{PyDeviceArray, Tensor};
+use dlpack::{DeferredWork, PyDeviceArray, Tensor};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -110,7 +111,7 @@ pub(crate) struct ArrayRef {
     pub(crate) place: ArrayPlace,
     pub(crate) writable: bool,
     /// Ownership of memory that was borrowed by DLPack.
-    _tensor: Option<Tensor>,
+    tensor: Option<Tensor>,
 }
 
 impl ArrayRef {
@@ -135,10 +136,20 @@ impl ArrayRef {
         }
     }
 
+    /// True if the memory was borrowed by DLPack, until this is dropped.
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.tensor.is_some()
+    }
+
+    /// Bytes of all elements.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len() * self.elements.bytes()
+    }
+
     /// True if both have bytes in common.
     pub(crate) fn overlaps(&self, other: &ArrayRef) -> bool {
         let range = |array: &ArrayRef| {
-            let bytes = (array.len() * array.elements.bytes()) as u64;
+            let bytes = array.bytes() as u64;
             array.address..array.address.saturating_add(bytes)
         };
         let (one, two) = (range(self), range(other));
@@ -235,7 +246,7 @@ pub(crate) fn describe(array: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayRe
         ArrayLibrary::NumPy => numpy::describe(array),
         ArrayLibrary::CuPy => cupy::describe(array),
         ArrayLibrary::Torch => torch::describe(array, name),
-        library => dlpack::describe(array, name, library),
+        library => dlpack::describe(array, name, library, None),
     }
 }
 
@@ -284,8 +295,12 @@ impl<'py> NewArray<'py> {
     ) -> PyResult<Self> {
         let py = like.py();
         let (vectors, row_major) = (of.vectors(), of.row_major);
-        let new = match (of.library, of.place) {
-            (ArrayLibrary::NumPy, _) => new_host(py, of.elements, rows, vectors, row_major)?,
+        let (object, address) = match (of.library, of.place) {
+            (ArrayLibrary::NumPy, _) => {
+                let object = new_host(py, of.elements, rows, vectors, row_major)?;
+                let address = numpy::describe(&object)?.address;
+                (object, address)
+            }
             (ArrayLibrary::CuPy, _) => cupy::new(like, of, rows)?,
             (ArrayLibrary::Torch, _) => torch::new(like, of, rows)?,
             (_, place) => {
@@ -302,13 +317,31 @@ impl<'py> NewArray<'py> {
                 return Ok(Self { object, array, namespace: Some(namespace) });
             }
         };
-        let array = describe(&new, "out")?;
-        Ok(Self { object: new, array, namespace: None })
+        // The rest is known: to look at it takes longer than many products.
+        let array = ArrayRef {
+            library: of.library,
+            address,
+            elements: of.elements,
+            ndim: of.ndim,
+            dims: [rows, of.dims[1]],
+            row_major,
+            column_major: !row_major || of.ndim == 1,
+            place: of.place,
+            writable: true,
+            tensor: None,
+        };
+        Ok(Self { object, array, namespace: None })
     }
 
-    /// True if the work must have ended when the array is handed over.
-    pub(crate) fn waits(&self) -> bool {
-        self.namespace.is_some()
+    /// True if the product is to be enqueued when the array is handed over.
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.object.is_instance_of::<PyDeviceArray>()
+    }
+
+    /// Enqueues work that computes the array when it is handed over.
+    pub(crate) fn defer(&self, work: DeferredWork) -> PyResult<()> {
+        self.object.cast::<PyDeviceArray>()?.get().defer(work);
+        Ok(())
     }
 
     /// The array of the caller's library.

@@ -31,7 +31,7 @@ pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         column_major: aligned && array.is_fortran_contiguous(),
         place: ArrayPlace::Host,
         writable: flags & NPY_ARRAY_WRITEABLE != 0,
-        _tensor: None,
+        tensor: None,
     })
 }
 

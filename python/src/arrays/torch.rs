@@ -39,6 +39,13 @@ pub(super) fn describe(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayR
     }
     let contiguous =
         |tensor: &Bound<'_, PyAny>| tensor.call_method0(intern!(py, "is_contiguous"))?.is_truthy();
+    // The sign of the elements is elsewhere, as in the imaginary part of a conjugate.
+    if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+        let message = format!(
+            "`{name}` is a view with negated elements; pass {name}.resolve_neg(), or copy=True"
+        );
+        return Err(Exception::Contiguity.error(py, message));
+    }
     let row_major = contiguous(tensor)?;
     let column_major = match ndim {
         2 if !row_major || dims.contains(&1) => {
@@ -57,7 +64,7 @@ pub(super) fn describe(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayR
         column_major,
         place: if host { ArrayPlace::Host } else { ArrayPlace::Cuda(ordinal as usize) },
         writable: true,
-        _tensor: None,
+        tensor: None,
     })
 }
 
@@ -85,18 +92,21 @@ pub(super) fn current_stream(py: Python<'_>, ordinal: usize) -> PyResult<u64> {
     }
 }
 
-/// A new tensor like another, with another number of rows. Its contents are undefined.
+/// A new tensor like another, with another number of rows, and its address. Its contents are
+/// undefined.
 pub(super) fn new<'py>(
     like: &Bound<'py, PyAny>,
     of: &ArrayRef,
     rows: usize,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<(Bound<'py, PyAny>, u64)> {
     let (py, new_empty) = (like.py(), intern!(like.py(), "new_empty"));
-    match of.vectors() {
-        None => like.call_method1(new_empty, ((rows,),)),
-        Some(count) if of.row_major => like.call_method1(new_empty, ((rows, count),)),
+    let new = match of.vectors() {
+        None => like.call_method1(new_empty, ((rows,),))?,
+        Some(count) if of.row_major => like.call_method1(new_empty, ((rows, count),))?,
         Some(count) => {
-            like.call_method1(new_empty, ((count, rows),))?.call_method0(intern!(py, "t"))
+            like.call_method1(new_empty, ((count, rows),))?.call_method0(intern!(py, "t"))?
         }
-    }
+    };
+    let address = new.call_method0(intern!(py, "data_ptr"))?.extract()?;
+    Ok((new, address))
 }

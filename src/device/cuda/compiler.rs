@@ -280,7 +280,8 @@ mod tests {
 
     #[test]
     fn without_a_compiler_the_driver_gets_assembly() {
-        let embedded = Embedded { ptx: Some((20, b".version\0")), ..module("", "none") };
+        let text = embedded::deflated(b".version\0");
+        let embedded = Embedded { ptx: Some((20, text)), ..module("", "none") };
         // No NVRTC supports architecture 2.0 any more; a machine without NVRTC takes the same path.
         let (image, event) = compiled((2, 0), &embedded, None).unwrap();
         assert_eq!((event.origin, image.bytes()), (KernelOrigin::Ptx, &b".version\0"[..]));

@@ -1,4 +1,8 @@
-//! Kernels embedded by the build: sources, and machine code if a compiler was present.
+//! Kernels embedded by the build: sources, and compressed machine code if a compiler was present.
+
+use super::target::{CompileTarget, runs_on};
+use flate2::read::ZlibDecoder;
+use std::io::Read;
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
@@ -11,41 +15,29 @@ pub(super) struct Embedded {
     pub(super) source: &'static str,
     /// Identifies this source.
     pub(super) hash: &'static str,
-    /// Machine code by architecture, 90 for `sm_90`.
+    /// Machine code by architecture, 90 for `sm_90`, compressed.
     pub(super) cubins: &'static [(u32, &'static [u8])],
-    /// PTX for a virtual architecture and all later ones, ending with a zero byte.
+    /// PTX for a virtual architecture and all later ones, ending with a zero byte, compressed.
     pub(super) ptx: Option<(u32, &'static [u8])>,
 }
-
-/// Bytes aligned for the driver, which may read words. Unused without embedded machine code.
-#[allow(dead_code)]
-#[repr(C, align(16))]
-struct Aligned<T>(T);
-
-/// Integrated GPUs. They share major numbers with other GPUs, but machine code of one group does
-/// not run on the other.
-const INTEGRATED: [u32; 4] = [72, 87, 101, 110];
 
 /// The module with this name, if any.
 pub(super) fn module(name: &str) -> Option<&'static Embedded> {
     MODULES.iter().find(|module| module.name == name)
 }
 
-/// The latest of the compiled architectures whose machine code runs on `arch`: of the same
-/// generation and not newer.
-pub(super) fn runs_on(arch: u32, compiled: impl IntoIterator<Item = u32>) -> Option<u32> {
-    let suits = |code: &u32| {
-        let family = *code / 10 == arch / 10 && *code <= arch;
-        *code == arch || (family && ![code, &arch].iter().any(|part| INTEGRATED.contains(part)))
-    };
-    compiled.into_iter().filter(suits).max()
-}
-
 impl Embedded {
     /// Machine code that runs on an architecture, if any.
-    pub(super) fn cubin(&self, arch: u32) -> Option<&'static [u8]> {
+    pub(super) fn cubin(&self, arch: u32) -> Option<Vec<u8>> {
         let best = runs_on(arch, self.cubins.iter().map(|(code, _)| *code))?;
-        self.cubins.iter().find(|(code, _)| *code == best).map(|(_, bytes)| *bytes)
+        self.cubins.iter().find(|(code, _)| *code == best).and_then(|(_, bytes)| inflated(bytes))
+    }
+
+    /// Architectures with code: `sm_90`, `compute_75`.
+    pub(super) fn targets(&self) -> Vec<String> {
+        let cubins = self.cubins.iter().map(|(arch, _)| CompileTarget::Cubin(*arch));
+        let ptx = self.ptx.iter().map(|(arch, _)| CompileTarget::Ptx(*arch));
+        cubins.chain(ptx).map(|target| target.to_string()).collect()
     }
 
     /// A module with source only.
@@ -55,9 +47,25 @@ impl Embedded {
     }
 
     /// PTX that the driver can compile for an architecture, if any.
-    pub(super) fn ptx(&self, arch: u32) -> Option<&'static [u8]> {
-        self.ptx.filter(|(oldest, _)| *oldest <= arch).map(|(_, text)| text)
+    pub(super) fn ptx(&self, arch: u32) -> Option<Vec<u8>> {
+        self.ptx.filter(|(oldest, _)| *oldest <= arch).and_then(|(_, text)| inflated(text))
     }
+}
+
+/// The bytes that the build has compressed.
+fn inflated(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut code = Vec::new();
+    ZlibDecoder::new(bytes).read_to_end(&mut code).ok()?;
+    Some(code)
+}
+
+/// Compresses as the build does.
+#[cfg(test)]
+pub(super) fn deflated(bytes: &[u8]) -> &'static [u8] {
+    let level = flate2::Compression::best();
+    let mut code = Vec::new();
+    flate2::bufread::ZlibEncoder::new(bytes, level).read_to_end(&mut code).unwrap();
+    code.leak()
 }
 
 #[cfg(test)]
@@ -65,32 +73,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_machine_code_of_the_same_generation_is_taken() {
-        let built = [80, 90, 100, 120];
-        for (arch, expected) in [
-            (90, Some(90)),
-            (80, Some(80)),
-            (86, Some(80)),
-            (89, Some(80)),
-            (103, Some(100)),
-            (121, Some(120)),
-            (75, None),
-            (130, None),
-            // Integrated GPUs.
-            (87, None),
-            (110, None),
-        ] {
-            assert_eq!(runs_on(arch, built), expected, "sm_{arch}");
-        }
-        assert_eq!(runs_on(89, [80, 86, 87, 90]), Some(86));
-        assert_eq!(runs_on(87, [80, 87]), Some(87));
+    fn assembly_serves_its_architecture_and_later_ones() {
+        let module =
+            Embedded { ptx: Some((75, deflated(b"\0"))), ..Embedded::of_source("a", "", "") };
+        let text = Some(b"\0".to_vec());
+        assert_eq!([70, 75, 130].map(|arch| module.ptx(arch)), [None, text.clone(), text]);
+        assert_eq!(module.cubin(90), None);
+        assert_eq!(module.targets(), ["compute_75"]);
     }
 
     #[test]
-    fn assembly_serves_its_architecture_and_later_ones() {
-        let module = Embedded { ptx: Some((75, b"\0")), ..Embedded::of_source("a", "", "") };
-        assert_eq!([70, 75, 130].map(|arch| module.ptx(arch).is_some()), [false, true, true]);
-        assert_eq!(module.cubin(90), None);
+    fn machine_code_is_restored() {
+        for embedded in MODULES {
+            for (arch, bytes) in embedded.cubins {
+                let code = embedded.cubin(*arch).unwrap();
+                assert!(code.starts_with(b"\x7fELF") && code.len() > bytes.len());
+            }
+            assert!(embedded.ptx(1000).is_none_or(|text| text.ends_with(b"\0")));
+        }
     }
 
     #[test]

@@ -100,11 +100,11 @@ unsafe impl Sync for Kernel {}
 
 /// Looks for the driver, NVRTC and the cache of kernels.
 pub(super) fn runtime() -> GpuRuntime {
-    let has_code = |module: &embedded::Embedded| !module.cubins.is_empty() || module.ptx.is_some();
+    let modules = embedded::MODULES.iter().map(|module| (module.name, module.targets()));
     GpuRuntime {
         driver: driver::version().map(|(major, minor)| format!("CUDA {major}.{minor}")),
         nvrtc: nvrtc::library().map(nvrtc::Nvrtc::name).map_err(str::to_owned),
-        embedded: embedded::MODULES.iter().any(has_code),
+        embedded: modules.collect(),
         cache: cache::Cache::of_user().map(|cache| cache.folder().to_owned()),
     }
 }

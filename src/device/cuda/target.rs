@@ -1,7 +1,20 @@
 //! Targets of the CUDA compilers.
 
-use super::embedded::runs_on;
 use std::fmt::{self, Display};
+
+/// Integrated GPUs. They share major numbers with other GPUs, but machine code of one group does
+/// not run on the other.
+const INTEGRATED: [u32; 4] = [72, 87, 101, 110];
+
+/// The latest of the compiled architectures whose machine code runs on `arch`: of the same
+/// generation and not newer.
+pub(super) fn runs_on(arch: u32, compiled: impl IntoIterator<Item = u32>) -> Option<u32> {
+    let suits = |code: &u32| {
+        let family = *code / 10 == arch / 10 && *code <= arch;
+        *code == arch || (family && ![code, &arch].iter().any(|part| INTEGRATED.contains(part)))
+    };
+    compiled.into_iter().filter(suits).max()
+}
 
 /// Target of a compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +56,28 @@ impl Display for CompileTarget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_nearest_machine_code_of_the_same_generation_is_taken() {
+        let built = [80, 90, 100, 120];
+        for (arch, expected) in [
+            (90, Some(90)),
+            (80, Some(80)),
+            (86, Some(80)),
+            (89, Some(80)),
+            (103, Some(100)),
+            (121, Some(120)),
+            (75, None),
+            (130, None),
+            // Integrated GPUs.
+            (87, None),
+            (110, None),
+        ] {
+            assert_eq!(runs_on(arch, built), expected, "sm_{arch}");
+        }
+        assert_eq!(runs_on(89, [80, 86, 87, 90]), Some(86));
+        assert_eq!(runs_on(87, [80, 87]), Some(87));
+    }
 
     #[test]
     fn a_compiler_reports_its_abilities() {
