@@ -62,6 +62,41 @@ pub(crate) fn reserved<T>(len: usize) -> Result<Vec<T>, Error> {
     Ok(empty)
 }
 
+/// Makes room for more elements.
+///
+/// # Errors
+///
+/// [`Error::HostMemory`] if the system refuses the memory.
+pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
+    let bytes = (list.len().saturating_add(more) as u64).saturating_mul(size_of::<T>() as u64);
+    list.try_reserve(more).map_err(|_| refused(bytes))
+}
+
+/// The elements of all lists, one after the other.
+///
+/// # Errors
+///
+/// As [`reserved`].
+pub(crate) fn joined<T: Copy>(lists: &[Vec<T>]) -> Result<Vec<T>, Error> {
+    let mut all = reserved(lists.iter().map(Vec::len).sum())?;
+    lists.iter().for_each(|list| all.extend_from_slice(list));
+    Ok(all)
+}
+
+/// Appends an element; a full vector grows to twice its length.
+///
+/// # Errors
+///
+/// [`Error::HostMemory`] if the system refuses the memory.
+#[inline]
+pub(crate) fn push<T>(list: &mut Vec<T>, element: T) -> Result<(), Error> {
+    if list.len() == list.capacity() {
+        reserve(list, 1)?;
+    }
+    list.push(element);
+    Ok(())
+}
+
 /// A vector of `len` equal elements.
 ///
 /// # Errors

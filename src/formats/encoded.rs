@@ -228,7 +228,11 @@ pub(crate) trait EncodedHost<T> {
     fn storage(&self) -> ValueStorage;
 
     /// Slot of every entry, counted through the arrays. None if 32 bits cannot count them.
-    fn slots(&self) -> Option<Vec<u32>>;
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    fn slots(&self) -> Result<Option<Vec<u32>>, Error>;
 
     /// Arrays of values of fewer bytes.
     fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>>;

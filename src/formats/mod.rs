@@ -54,7 +54,7 @@ pub(crate) use work::{
 use crate::analysis::{Analysis, Probes, RowStats};
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Residency, Scaling};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::{Error, Scalar, ScalarKind};
+use crate::{Error, Scalar, ScalarKind, memory};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display};
 use std::ops::RangeInclusive;
@@ -187,7 +187,11 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     fn spmv(&self, x: &[T], y: &mut [T]);
 
     /// Converts the matrix back to CSR, with its entries in the order from which they were packed.
-    fn unpack(&self) -> CsrMatrix<T>;
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
 
     /// Arrays with the values, which are zero in slots without an entry; or the reason why there
     /// are none.
@@ -382,23 +386,33 @@ pub(crate) fn follow_across_lanes(col_idx: &[u32]) -> bool {
 
 /// Builds a CSR matrix row by row: `row(i, push)` pushes the columns and values of row `i` in
 /// order.
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
 pub(crate) fn from_rows<T: Scalar>(
     nrows: usize,
     ncols: usize,
     mut row: impl FnMut(usize, &mut dyn FnMut(u32, T)),
-) -> CsrMatrix<T> {
-    let mut row_ptr = Vec::with_capacity(nrows + 1);
+) -> Result<CsrMatrix<T>, Error> {
+    let mut row_ptr = memory::reserved(nrows + 1)?;
     let (mut col_idx, mut values) = (Vec::new(), Vec::new());
     row_ptr.push(0);
     for i in 0..nrows {
+        let mut pushed = Ok(());
         row(i, &mut |col, value| {
-            col_idx.push(col);
-            values.push(value);
+            if pushed.is_ok() {
+                pushed = memory::push(&mut col_idx, col);
+            }
+            if pushed.is_ok() {
+                pushed = memory::push(&mut values, value);
+            }
         });
+        pushed?;
         row_ptr.push(col_idx.len());
     }
     // SAFETY: offsets rise by construction, and packed matrices only hold columns of a checked one.
-    unsafe { CsrMatrix::new_unchecked(nrows, ncols, row_ptr, col_idx, values) }
+    Ok(unsafe { CsrMatrix::new_unchecked(nrows, ncols, row_ptr, col_idx, values) })
 }
 
 impl Display for FormatKind {

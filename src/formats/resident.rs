@@ -188,7 +188,7 @@ impl<T: Scalar> ResidentMatrix<T> {
     /// [`Error::Gpu`] if it cannot be copied from the GPU.
     pub(crate) fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         match self {
-            Self::Host(matrix) => Ok(matrix.unpack()),
+            Self::Host(matrix) => matrix.unpack(),
             Self::Gpu(gpu, matrix) => {
                 gpu.synchronize()?;
                 matrix.unpack()

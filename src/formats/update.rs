@@ -85,8 +85,8 @@ impl SlotMap {
                 Some(Self::Gpu(None, gpu.kernel("update", "update_u8")?))
             }
             ResidentMatrix::Host(matrix) => {
-                let slots = matrix.encoded_mut().and_then(|encoded| encoded.slots());
-                slots.map(|slots| Self::Host(Some(slots)))
+                let slots = matrix.encoded_mut().map(|encoded| encoded.slots()).transpose()?;
+                slots.flatten().map(|slots| Self::Host(Some(slots)))
             }
             ResidentMatrix::Gpu(gpu, matrix) => {
                 let Some(encoded) = matrix.encoded() else { return Ok(None) };

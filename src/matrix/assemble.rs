@@ -6,7 +6,7 @@
 //! the result does not depend on the number of threads.
 
 use super::CsrMatrix;
-use crate::memory::{filled, try_zeroed};
+use crate::memory::{filled, listed, try_zeroed};
 use crate::order;
 use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar};
@@ -75,22 +75,31 @@ pub(crate) struct SortedRun<T> {
 impl<T: Scalar> SortedRun<T> {
     /// Sorts the next entries of the sequence by bucket. Every row must be below the number given
     /// to `buckets`.
-    pub(crate) fn new(buckets: Buckets, sequence: &[MatrixEntry<T>]) -> Self {
-        let mut starts = vec![0; buckets.count + 1];
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(crate) fn new(buckets: Buckets, sequence: &[MatrixEntry<T>]) -> Result<Self, Error> {
+        let mut starts = filled(buckets.count + 1, 0)?;
         for entry in sequence {
             starts[buckets.of(entry.row) + 1] += 1;
         }
         for b in 0..buckets.count {
             starts[b + 1] += starts[b];
         }
-        let mut next = starts.clone();
-        let mut entries = vec![BucketEntry::default(); sequence.len()];
+        let mut next = listed(starts.iter().copied())?;
+        let mut entries = filled(sequence.len(), BucketEntry::default())?;
         for &MatrixEntry { row, col, value } in sequence {
             let slot = &mut next[buckets.of(row)];
             entries[*slot] = BucketEntry { row: buckets.within(row), col, value };
             *slot += 1;
         }
-        Self { entries, starts }
+        Ok(Self { entries, starts })
+    }
+
+    /// A run of an assembly that has failed.
+    pub(crate) const fn empty() -> Self {
+        Self { entries: Vec::new(), starts: Vec::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -271,7 +280,7 @@ mod tests {
         let first = [entry(999, 3, 1.0), entry(0, 2, 4.0), entry(999, 3, 1e16)];
         let second =
             [entry(999, 3, -1e16), entry(500, 1, 0.0), entry(999, 0, 7.0), entry(0, 2, 0.5)];
-        let runs = [SortedRun::new(buckets, &first), SortedRun::new(buckets, &second)];
+        let runs = [&first[..], &second].map(|run| SortedRun::new(buckets, run).unwrap());
         let a = to_csr::<f64>(nrows, 4, buckets, &runs, Repeated::Summed).unwrap();
         assert_eq!((a.col_idx(), a.values()), (&[2, 1, 0, 3][..], &[4.5, 0.0, 7.0, 0.0][..]));
         assert_eq!(

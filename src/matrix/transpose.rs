@@ -42,6 +42,7 @@ impl<T: Scalar> CsrView<'_, T> {
         let run = |sequence: &mut Vec<MatrixEntry<T>>, entries: Range<usize>| {
             let mut row = self.row_ptr().partition_point(|&p| p <= entries.start) - 1;
             sequence.clear();
+            memory::reserve(sequence, entries.len())?;
             sequence.extend(entries.map(|k| {
                 while self.row_ptr()[row + 1] <= k {
                     row += 1;
@@ -54,6 +55,7 @@ impl<T: Scalar> CsrView<'_, T> {
         let runs = parallel::map_ranges(self.nnz(), RUN, |entries| {
             spare.with(|sequence| run(sequence, entries))
         });
+        let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
         to_csr(self.ncols(), self.nrows(), buckets, &runs, Repeated::Kept)
     }
 

@@ -118,10 +118,12 @@ impl<T: Scalar> Triplets<T> {
         let runs = parallel::map_ranges(self.len(), RUN, |range| {
             spare.with(|sequence| {
                 sequence.clear();
+                memory::reserve(sequence, range.len())?;
                 sequence.extend(range.map(entry));
                 SortedRun::new(buckets, sequence)
             })
         });
+        let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
         to_csr(self.nrows, self.ncols, buckets, &runs, Repeated::Summed)
     }
 }

@@ -3,8 +3,9 @@
 //! vectors.
 
 use super::{HostBlocked, Pieces, SplitRows};
-use crate::Scalar;
 use crate::device::cpu::{Output, for_each_part};
+use crate::memory::filled;
+use crate::{Error, Scalar};
 use std::sync::{Mutex, PoisonError};
 
 /// Working memory of SpMVs: one array for each SpMV that runs at the same time.
@@ -18,6 +19,11 @@ impl<T> Default for Spare<T> {
 }
 
 impl<T: Scalar> Spare<T> {
+    /// Numbers for one product at a time; others that run meanwhile allocate theirs.
+    pub(super) fn of(len: usize) -> Result<Self, Error> {
+        Ok(Self(Mutex::new(vec![filled(len, T::ZERO)?])))
+    }
+
     /// Calls `with` with `len` numbers of arbitrary value.
     fn with(&self, len: usize, with: impl FnOnce(&mut [T])) {
         let spare = || self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -279,7 +279,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
             order: self.order.to_vec()?,
             scratch: Spare::default(),
         };
-        Ok(host.unpack())
+        host.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {

@@ -53,6 +53,7 @@ use super::{
 use crate::analysis::{Analysis, Blocks};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::{filled, try_copied, try_zeroed};
 use crate::order;
 use crate::{Error, Scalar, ScalarKind};
 use constants::{BATCHES, LANE};
@@ -451,19 +452,19 @@ impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
         cpu::spmv(self, x, y);
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
-        let mut row_ptr = vec![0; self.nrows + 1];
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        let mut row_ptr = try_zeroed(self.nrows + 1)?;
         self.for_each_run(|row, entries| row_ptr[row + 1] += entries.len());
         for row in 0..self.nrows {
             row_ptr[row + 1] += row_ptr[row];
         }
-        let mut next = row_ptr.clone();
-        let mut entries = vec![(0, T::ZERO); row_ptr[self.nrows]];
+        let mut next = try_copied(&row_ptr)?;
+        let mut entries = filled(row_ptr[self.nrows], (0, T::ZERO))?;
         self.for_each_run(|row, run| {
             entries[next[row]..next[row] + run.len()].copy_from_slice(run);
             next[row] += run.len();
         });
-        let (mut col_idx, mut values) = (vec![0; entries.len()], vec![T::ZERO; entries.len()]);
+        let (mut col_idx, mut values) = (try_zeroed(entries.len())?, try_zeroed(entries.len())?);
         for row in row_ptr.windows(2).map(|ends| ends[0]..ends[1]) {
             order::by_column(&mut entries[row.clone()]);
             for (k, &(col, value)) in row.clone().zip(&entries[row.clone()]) {
@@ -472,7 +473,7 @@ impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
             }
         }
         // SAFETY: these are the entries of a checked matrix, each at its original position.
-        unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) }
+        Ok(unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) })
     }
 
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {

@@ -10,7 +10,9 @@ use crate::analysis::{Panel, PanelRows};
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::{CsrColumns, CsrMatrix, CsrView};
-use crate::memory::{check_room, collected, filled, try_copied, try_zeroed};
+use crate::memory::{
+    check_room, collected, filled, joined, push, reserve, reserved, try_copied, try_zeroed,
+};
 use crate::parallel;
 use crate::{Error, Scalar};
 use bytemuck::Zeroable;
@@ -69,7 +71,7 @@ pub(super) fn pack_columns<T: Scalar>(
             let hot = hottest(a.columns(), columns as usize)?;
             let mut numbers = filled(a.ncols(), COLD)?;
             (0..).zip(&hot).for_each(|(number, &col)| numbers[col as usize] = number);
-            let (near, far) = by_heat(a.columns(), &numbers);
+            let (near, far) = by_heat(a.columns(), &numbers)?;
             let windows = if near.is_empty() { Vec::new() } else { vec![[0, hot.len() as u32]] };
             let entries = |hot| Classified { a: a.columns(), numbers: &numbers, hot };
             let (tile_ptr, near) = filler.fill(&near, &entries(true))?;
@@ -79,7 +81,8 @@ pub(super) fn pack_columns<T: Scalar>(
     };
     let Packed { hot, tiles, mut near, mut far } = packed;
     let split = targets(plan, a.nrows(), [&mut near.targets, &mut far.targets])?;
-    let (nrows, ncols, scratch) = (a.nrows(), a.ncols(), Spare::default());
+    let parts = split.ptr[split.ptr.len() - 1] as usize;
+    let (nrows, ncols, scratch) = (a.nrows(), a.ncols(), Spare::of(parts + hot.len())?);
     Ok(HostBlocked { nrows, ncols, hot, tiles, near, far, split, order, scratch })
 }
 
@@ -174,11 +177,11 @@ fn by_window(
         let panel = Panel::at(&rows, row, columns);
         row = panel.rows.end;
         let next = number + u64::from(panel.windows);
-        panels.push((panel, check(plan, "windows", number)?));
+        push(&mut panels, (panel, check(plan, "windows", number)?))?;
         number = next;
     }
     check(plan, "windows", number)?;
-    // A row has at most as many runs as windows and entries; sorting them takes as much memory
+    // A row has at most as many runs as windows and entries; joining the lists takes as much memory
     // again.
     let runs = panels.iter().map(|(panel, _)| panel.rows.len() * panel.windows as usize).sum();
     check_room(a.nnz().min(runs).saturating_mul(2 * size_of::<Run>()))?;
@@ -193,23 +196,26 @@ fn by_window(
         let mut runs = Vec::new();
         for row in rows.clone() {
             let mut first = 0;
+            let most = a.row(row).len().min(panel.windows as usize);
+            reserve(&mut runs, most)?;
             panel.for_each_run(a.row(row), |window, count| {
                 let count = count as u32;
                 runs.push(Run { tile: first_window + window, row: row as u32, first, count });
                 first += count;
             });
         }
-        runs
+        Ok(runs)
     });
-    let mut runs = runs.concat();
-    runs.par_sort_by_key(|run| run.tile);
+    let mut runs = joined(&runs.into_iter().collect::<Result<Vec<_>, Error>>()?)?;
+    // A stable sort would need memory; the runs are in this order of rows.
+    runs.par_sort_unstable_by_key(|run| (run.tile, run.row, run.first));
     let mut windows = Vec::new();
     for tile in runs.chunk_by_mut(|a, b| a.tile == b.tile) {
         let number = tile[0].tile;
         let (panel, first) = &panels[panels.partition_point(|(_, first)| *first <= number) - 1];
         let first_col = panel.first_col + (number - first) * panel.width;
         tile.iter_mut().for_each(|run| run.tile = windows.len() as u32);
-        windows.push([first_col, panel.width.min(a.ncols() as u32 - first_col)]);
+        push(&mut windows, [first_col, panel.width.min(a.ncols() as u32 - first_col)])?;
     }
     Ok((runs, windows))
 }
@@ -229,7 +235,7 @@ fn hottest(a: CsrColumns<'_>, count: usize) -> Result<Vec<u32>, Error> {
         let counted = cols.map(|col| (counts[col].load(Relaxed), col as u32));
         counted.filter(|&(entries, _)| entries > 0).collect::<Vec<_>>()
     });
-    let mut filled = filled.concat();
+    let mut filled = joined(&filled)?;
     if filled.len() > count {
         filled
             .select_nth_unstable_by_key(count, |&(entries, col)| (std::cmp::Reverse(entries), col));
@@ -241,7 +247,7 @@ fn hottest(a: CsrColumns<'_>, count: usize) -> Result<Vec<u32>, Error> {
 }
 
 /// Runs of all rows in hot columns, and runs in the other columns.
-fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
+fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> Result<(Vec<Run>, Vec<Run>), Error> {
     let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
     let runs = parallel::map(tasks.len(), 1, |task| {
         let mut runs = Vec::new();
@@ -249,14 +255,23 @@ fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> (Vec<Run>, Vec<Run>) {
             for (i, cols) in a.row(row).chunks(SEGMENT).enumerate() {
                 let (row, first) = (row as u32, (i * SEGMENT) as u32);
                 let hot = cols.iter().filter(|&&col| numbers[col as usize] != COLD).count() as u32;
-                let of = |tile, count| (count > 0).then_some(Run { tile, row, first, count });
-                runs.extend(of(0, hot));
-                runs.extend(of(1, cols.len() as u32 - hot));
+                for (tile, count) in [(0, hot), (1, cols.len() as u32 - hot)] {
+                    if count > 0 {
+                        push(&mut runs, Run { tile, row, first, count })?;
+                    }
+                }
             }
         }
-        runs
+        Ok(runs)
     });
-    runs.into_iter().flatten().partition(|run| run.tile == 0)
+    let runs = runs.into_iter().collect::<Result<Vec<_>, Error>>()?;
+    let of = |tile: u32| {
+        let of_tile = |runs: &Vec<Run>| runs.iter().filter(|run| run.tile == tile).count();
+        let mut found = reserved(runs.iter().map(of_tile).sum())?;
+        found.extend(runs.iter().flatten().filter(|run| run.tile == tile).copied());
+        Ok::<_, Error>(found)
+    };
+    Ok((of(0)?, of(1)?))
 }
 
 /// Positions of the entries of a run.
@@ -337,8 +352,8 @@ struct Laid<'a> {
 
 impl<'a> Laid<'a> {
     /// Assigns slots to runs. Also returns the first piece of every tile, and the number of pieces.
-    fn new(runs: &'a [Run]) -> (Self, Vec<usize>) {
-        let (mut slots, mut tile_ptr) = (Vec::with_capacity(runs.len()), vec![0]);
+    fn new(runs: &'a [Run]) -> Result<(Self, Vec<usize>), Error> {
+        let (mut slots, mut tile_ptr) = (reserved(runs.len())?, vec![0]);
         let mut slot = 0;
         for tile in runs.chunk_by(|a, b| a.tile == b.tile) {
             for run in tile {
@@ -346,9 +361,9 @@ impl<'a> Laid<'a> {
                 slot += run.count as usize;
             }
             slot = slot.next_multiple_of(PIECE);
-            tile_ptr.push(slot / PIECE);
+            push(&mut tile_ptr, slot / PIECE)?;
         }
-        (Self { runs, slots }, tile_ptr)
+        Ok((Self { runs, slots }, tile_ptr))
     }
 
     /// Contents of a piece: each run, the part of it in the piece, its first slot within the piece,
@@ -395,7 +410,7 @@ impl<T: Scalar> Filler<'_, T> {
         runs: &[Run],
         entries: &impl EntrySource,
     ) -> Result<(Vec<u32>, Pieces<T, C>), Error> {
-        let (laid, tile_ptr) = Laid::new(runs);
+        let (laid, tile_ptr) = Laid::new(runs)?;
         let pieces = tile_ptr[tile_ptr.len() - 1];
         check(self.plan, "pieces", pieces as u64)?;
         let (counts, targets) = laid.targets(pieces);

@@ -192,7 +192,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCoo<T> {
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        Ok(self.entries.to_host()?.unpack())
+        self.entries.to_host()?.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {

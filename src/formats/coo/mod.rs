@@ -33,7 +33,7 @@ use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::device::cpu::partition;
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::memory::reserved;
+use crate::memory::{reserved, try_copied, try_zeroed};
 use crate::{Error, Scalar, ScalarKind};
 use constants::CHUNK;
 use std::fmt::{self, Display};
@@ -239,24 +239,17 @@ impl<T: Scalar> HostMatrix<T> for HostCoo<T> {
         cpu::spmv::<T, false>(self, x, y);
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
-        let mut row_ptr = vec![0; self.nrows + 1];
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        let mut row_ptr = try_zeroed(self.nrows + 1)?;
         for &row in &self.row_idx {
             row_ptr[row as usize + 1] += 1;
         }
         for row in 0..self.nrows {
             row_ptr[row + 1] += row_ptr[row];
         }
+        let (col_idx, values) = (try_copied(&self.col_idx)?, try_copied(&self.values)?);
         // SAFETY: the entries are those of a checked matrix, counted by row.
-        unsafe {
-            CsrMatrix::new_unchecked(
-                self.nrows,
-                self.ncols,
-                row_ptr,
-                self.col_idx.clone(),
-                self.values.clone(),
-            )
-        }
+        Ok(unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) })
     }
 
     fn access(&self) -> Option<&dyn Access<T>> {

@@ -63,11 +63,11 @@ impl DeviceOffsets {
     }
 
     fn to_vec(&self) -> Result<Vec<usize>, Error> {
-        Ok(match self {
+        match self {
             Self::Narrow(ptr) => RowOffsets::Narrow(ptr.to_vec()?),
             Self::Wide(ptr) => RowOffsets::Wide(ptr.to_vec()?),
         }
-        .to_vec())
+        .to_vec()
     }
 
     fn bytes(&self) -> u64 {

@@ -266,10 +266,10 @@ impl RowOffsets {
         })
     }
 
-    fn to_vec(&self) -> Vec<usize> {
+    fn to_vec(&self) -> Result<Vec<usize>, Error> {
         match self {
-            Self::Narrow(ptr) => ptr.iter().map(|&p| p as usize).collect(),
-            Self::Wide(ptr) => ptr.iter().map(|&p| p as usize).collect(),
+            Self::Narrow(ptr) => listed(ptr.iter().map(|&p| p as usize)),
+            Self::Wide(ptr) => listed(ptr.iter().map(|&p| p as usize)),
         }
     }
 
@@ -303,18 +303,11 @@ impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
         cpu::spmv(self, x, y);
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
-        let (nrows, row_ptr) = (self.row_ptr.len() - 1, self.row_ptr.to_vec());
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        let (nrows, row_ptr) = (self.row_ptr.len() - 1, self.row_ptr.to_vec()?);
+        let (col_idx, values) = (try_copied(&self.col_idx)?, try_copied(&self.values)?);
         // SAFETY: these are the arrays of a checked matrix.
-        unsafe {
-            CsrMatrix::new_unchecked(
-                nrows,
-                self.ncols,
-                row_ptr,
-                self.col_idx.clone(),
-                self.values.clone(),
-            )
-        }
+        Ok(unsafe { CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, col_idx, values) })
     }
 
     fn change_plan(&mut self, plan: &super::Plan, a: CsrView<'_, T>) -> Result<bool, Error> {
@@ -361,12 +354,12 @@ mod tests {
     fn the_chapters_matrices() {
         let a = chapter::matrix::<f32>();
         let packed = Csr::pack(&CsrPlan::Scalar, a.view()).unwrap();
-        assert_eq!(packed.row_ptr.to_vec(), [0, 2, 2, 5, 7]);
+        assert_eq!(packed.row_ptr.to_vec().unwrap(), [0, 2, 2, 5, 7]);
         assert_eq!(packed.col_idx, [0, 2, 1, 2, 3, 0, 3]);
         assert_eq!(packed.values, [3.0, 1.0, 2.0, 4.0, 1.0, 1.0, 1.0]);
 
         let exercise = Csr::pack(&CsrPlan::Scalar, chapter::exercise::<f32>().view()).unwrap();
-        assert_eq!(exercise.row_ptr.to_vec(), [0, 2, 3, 5, 7]);
+        assert_eq!(exercise.row_ptr.to_vec().unwrap(), [0, 2, 3, 5, 7]);
         assert_eq!(exercise.col_idx, [0, 2, 2, 1, 2, 0, 3]);
         assert_eq!(exercise.values, [1.0, 7.0, 8.0, 4.0, 3.0, 2.0, 1.0]);
     }

@@ -68,7 +68,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceDia<T> {
             values: self.values.to_vec()?,
             parts: Box::default(),
         };
-        Ok(host.unpack())
+        host.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {

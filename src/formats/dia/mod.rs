@@ -226,7 +226,7 @@ impl<T: Scalar> HostMatrix<T> for HostDia<T> {
         cpu::spmv(self, x, y);
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         super::from_rows(self.nrows, self.ncols, |row, push| {
             self.row(row).for_each(|(_, col, value)| push(col, value))
         })
@@ -282,7 +282,7 @@ mod tests {
         let packed = Dia::pack(&DiaPlan, a.view()).unwrap();
         assert_eq!(packed.offsets, [-2, -1, 0, 1, 1]);
         assert_eq!(packed.masks, [0b100, 0b010, 0b011, 0b001, 0b001]);
-        assert_eq!(packed.unpack(), a);
+        assert_eq!(packed.unpack().unwrap(), a);
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
         let values = x_vector::<f64>(cols.len());
         let a = CsrMatrix::try_new(100, 100, row_ptr, cols, values).unwrap();
         let packed = Dia::pack(&DiaPlan, a.view()).unwrap();
-        assert_eq!(packed.unpack(), a);
+        assert_eq!(packed.unpack().unwrap(), a);
         for gap in [f64::NAN, f64::INFINITY] {
             let mut x: Vec<f64> = x_vector(100);
             x.iter_mut().step_by(9).for_each(|x| *x = gap);

@@ -107,7 +107,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceEll<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        Ok(self.to_host()?.unpack())
+        self.to_host()?.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {

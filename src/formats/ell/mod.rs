@@ -212,7 +212,7 @@ impl<T: Scalar> HostMatrix<T> for HostEll<T> {
         cpu::spmv(self, x, y);
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         super::from_rows(self.nrows, self.ncols, |row, push| {
             self.row(row).for_each(|(col, value)| push(col, value))
         })

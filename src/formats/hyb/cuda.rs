@@ -181,7 +181,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceHyb<T> {
             PlacedTail::Host(Some(tail)) => tail.coo.expanded(tail.nrows, &tail.rows.to_vec()?),
             PlacedTail::Gpu(None) | PlacedTail::Host(None) => HostCoo::empty(ell.shape()),
         };
-        Ok(HostHyb { plan: self.plan, ell, coo }.unpack())
+        HostHyb { plan: self.plan, ell, coo }.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {

@@ -184,7 +184,7 @@ impl<T: Scalar> HostMatrix<T> for HostHyb<T> {
         self.coo.spmv_add(x, y);
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let (nrows, ncols) = self.ell.shape();
         let mut tail = self.coo.entries().peekable();
         super::from_rows(nrows, ncols, |row, push| {

@@ -197,7 +197,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceJds<T> {
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        Ok(self.to_host()?.unpack())
+        self.to_host()?.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {

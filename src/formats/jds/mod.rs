@@ -288,8 +288,8 @@ impl<T: Scalar> HostMatrix<T> for HostJds<T> {
         }
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
-        let mut place = vec![0; self.perm.len()];
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        let mut place = try_zeroed::<usize>(self.perm.len())?;
         for (i, &row) in self.perm.iter().enumerate() {
             place[row as usize] = i;
         }

@@ -403,7 +403,7 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        Ok(self.to_host()?.to_csr())
+        self.to_host()?.to_csr()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
@@ -435,7 +435,7 @@ impl<T: Scalar> EncodedDevice<T> for DevicePsell<T> {
     }
 
     fn slots(&self) -> Result<Option<Vec<u32>>, Error> {
-        Ok(self.to_host()?.slots())
+        self.to_host()?.slots()
     }
 
     fn narrow(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>> {

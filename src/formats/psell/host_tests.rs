@@ -47,7 +47,7 @@ fn there_and_back(a: &CsrMatrix<f64>, long: u32) -> HostPsell<f64> {
                 let mut y = vec![f64::NAN; a.nrows()];
                 packed.product(&x, &mut y);
                 oracle.check(&y).unwrap_or_else(|wrong| panic!("{order:?} {packing:?}: {wrong}"));
-                let unpacked = packed.to_csr();
+                let unpacked = packed.to_csr().unwrap();
                 assert_eq!(
                     (unpacked.row_ptr(), unpacked.col_idx()),
                     (a.row_ptr(), a.col_idx()),

@@ -213,7 +213,7 @@ impl<T: Scalar> HostMatrix<T> for HostPsell<T> {
         self.product(x, y);
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         self.to_csr()
     }
 

@@ -3,18 +3,23 @@
 use super::NarrowedPair;
 use super::host::HostPsell;
 use super::index::LANES;
-use crate::Scalar;
 use crate::formats::{Arrays, EncodedHost, ValueStorage};
 use crate::matrix::CsrMatrix;
+use crate::memory::try_zeroed;
+use crate::{Error, Scalar};
 
 impl<T: Scalar> HostPsell<T> {
     /// Unpacks the matrix to CSR, with its entries in the original order.
-    pub(crate) fn to_csr(&self) -> CsrMatrix<T> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(crate) fn to_csr(&self) -> Result<CsrMatrix<T>, Error> {
         let slices = || (0..self.headers.len()).map(|s| (s, self.slice(s)));
         let long = || self.long.iter().flat_map(|long| long.rows().map(move |row| (long, row)));
-        let row_ptr = self.row_offsets();
+        let row_ptr = self.row_offsets()?;
         let nnz = row_ptr[self.nrows];
-        let (mut col_idx, mut values) = (vec![0; nnz], vec![T::ZERO; nnz]);
+        let (mut col_idx, mut values) = (try_zeroed(nnz)?, try_zeroed(nnz)?);
         for (s, slice) in slices() {
             let place = |lane: usize, entry: usize| row_ptr[self.row(s, lane)] + entry;
             slice.visit_values(self.group, |lane, entry, at| {
@@ -33,12 +38,12 @@ impl<T: Scalar> HostPsell<T> {
         }
         // SAFETY: offsets are ascending by construction, and packed matrices only hold columns of a
         // checked matrix.
-        unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) }
+        Ok(unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) })
     }
 
     /// Row offsets of the CSR matrix.
-    fn row_offsets(&self) -> Vec<usize> {
-        let mut row_ptr = vec![0; self.nrows + 1];
+    fn row_offsets(&self) -> Result<Vec<usize>, Error> {
+        let mut row_ptr = try_zeroed(self.nrows + 1)?;
         for s in 0..self.headers.len() {
             // Lanes without a row have no entries.
             let lengths = self.slice(s).lengths();
@@ -51,7 +56,7 @@ impl<T: Scalar> HostPsell<T> {
         for row in 0..self.nrows {
             row_ptr[row + 1] += row_ptr[row];
         }
-        row_ptr
+        Ok(row_ptr)
     }
 
     /// Values of the slices and of the long rows; `None` unless they are stored in the matrix's own
@@ -90,12 +95,14 @@ impl<T: Scalar> EncodedHost<T> for HostPsell<T> {
         self.dictionary = dictionary;
     }
 
-    fn slots(&self) -> Option<Vec<u32>> {
+    fn slots(&self) -> Result<Option<Vec<u32>>, Error> {
         let own = self.values.per(self.values.bytes());
         let long = self.long.as_ref().map_or(0, |long| long.col_idx.len());
-        u32::try_from(own + long).ok()?;
-        let row_ptr = self.row_offsets();
-        let mut slots = vec![0; row_ptr[self.nrows]];
+        if u32::try_from(own + long).is_err() {
+            return Ok(None);
+        }
+        let row_ptr = self.row_offsets()?;
+        let mut slots = try_zeroed(row_ptr[self.nrows])?;
         for s in 0..self.headers.len() {
             let slice = self.slice(s);
             slice.visit_values(self.group, |lane, entry, at| {
@@ -107,6 +114,6 @@ impl<T: Scalar> EncodedHost<T> for HostPsell<T> {
                 *place = (own + at) as u32;
             }
         }
-        Some(slots)
+        Ok(Some(slots))
     }
 }

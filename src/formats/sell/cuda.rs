@@ -103,7 +103,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceSell<T> {
             consecutive: false,
             parts: Box::default(),
         };
-        Ok(host.unpack())
+        host.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {

@@ -288,8 +288,8 @@ impl<T: Scalar> HostMatrix<T> for HostSell<T> {
         cpu::spmv(self, x, y);
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
-        let mut place: Vec<u32> = (0..self.nrows as u32).collect();
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
+        let mut place = collected(self.nrows, |row| row as u32)?;
         for (i, &row) in self.perm.iter().flatten().enumerate() {
             place[row as usize] = i as u32;
         }

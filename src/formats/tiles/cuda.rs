@@ -198,7 +198,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
             },
             parts: pack::parts(&self.shape),
         };
-        Ok(host.unpack())
+        host.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {

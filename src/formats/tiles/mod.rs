@@ -46,6 +46,7 @@ use super::{
 use crate::analysis::Analysis;
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::try_zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use constants::{GROUP, MAX_CHUNK, UNUSED};
 use std::fmt::{self, Display};
@@ -334,10 +335,10 @@ impl<T: Scalar> HostMatrix<T> for HostTiles<T> {
         cpu::spmv(self, x, y);
     }
 
-    fn unpack(&self) -> CsrMatrix<T> {
+    fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let shape = &self.shape;
-        let mut row_ptr = vec![0; shape.nrows + 1];
-        let (mut col_idx, mut values) = (vec![0; shape.nnz], vec![T::ZERO; shape.nnz]);
+        let mut row_ptr = try_zeroed(shape.nrows + 1)?;
+        let (mut col_idx, mut values) = (try_zeroed(shape.nnz)?, try_zeroed(shape.nnz)?);
         for chunk in 0..shape.chunks() {
             let first = shape.entries(chunk, &self.chunk_rows).start;
             for row in self.chunk_rows[chunk] as usize..self.chunk_rows[chunk + 1] as usize {
@@ -354,7 +355,7 @@ impl<T: Scalar> HostMatrix<T> for HostTiles<T> {
             });
         }
         // SAFETY: these are the entries of a checked matrix, each at its original position.
-        unsafe { CsrMatrix::new_unchecked(shape.nrows, shape.ncols, row_ptr, col_idx, values) }
+        Ok(unsafe { CsrMatrix::new_unchecked(shape.nrows, shape.ncols, row_ptr, col_idx, values) })
     }
 
     fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {

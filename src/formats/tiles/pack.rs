@@ -5,7 +5,7 @@ use super::{GROUP, HostTiles, SlotValues, TilesPlan, TilesShape, UNUSED, chunk_r
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::CsrView;
-use crate::memory::try_zeroed;
+use crate::memory::{reserve, try_zeroed};
 use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar};
 
@@ -24,7 +24,7 @@ pub(super) fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<Hos
     let shape = TilesShape::new(plan, a.nrows(), a.ncols(), a.nnz(), T::KIND);
     check(plan, "chunks", shape.chunks() as u64, MAX_CHUNKS)?;
     let chunk_rows = chunk_rows(a.row_ptr(), u64::from(shape.chunk))?;
-    let cells = cells(&shape, &chunk_rows, a.col_idx());
+    let cells = cells(&shape, &chunk_rows, a.col_idx())?;
     let groups = |cells: &Vec<Cell>| cells.iter().map(|cell| u64::from(cell.groups)).sum::<u64>();
     check(plan, "groups", cells.iter().map(groups).sum(), u64::from(u32::MAX))?;
 
@@ -47,7 +47,7 @@ pub(super) fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<Hos
         chunk_ptr,
         tile_ptr,
     };
-    lay_out(&mut host, &cells, a);
+    lay_out(&mut host, &cells, a)?;
     Ok(host)
 }
 
@@ -76,17 +76,18 @@ fn rising(counts: impl Iterator<Item = u32>) -> Vec<u32> {
 }
 
 /// Non-empty cells of every chunk, by column block.
-fn cells(shape: &TilesShape, chunk_rows: &[u32], col_idx: &[u32]) -> Vec<Vec<Cell>> {
+fn cells(shape: &TilesShape, chunk_rows: &[u32], col_idx: &[u32]) -> Result<Vec<Vec<Cell>>, Error> {
     let sorters = SparePool::new(|| Sorter::new(shape));
     let cells = |sorter: &mut Sorter, chunk: usize| {
-        let keys = sorter.sort(&col_idx[shape.entries(chunk, chunk_rows)]);
+        let keys = sorter.sort(&col_idx[shape.entries(chunk, chunk_rows)])?;
         let cell = |keys: &[Key]| Cell {
             block: keys[0].block(),
             groups: keys.len().div_ceil(GROUP) as u32,
         };
-        keys.chunk_by(Key::is_beside).map(cell).collect()
+        Ok(keys.chunk_by(Key::is_beside).map(cell).collect())
     };
-    parallel::map(shape.chunks(), 1, |chunk| sorters.with(|sorter| cells(sorter, chunk)))
+    let all = parallel::map(shape.chunks(), 1, |chunk| sorters.with(|sorter| cells(sorter, chunk)));
+    all.into_iter().collect()
 }
 
 /// First group of every tile in tile order, and the number of groups.
@@ -122,7 +123,11 @@ fn homes(host: &HostTiles<impl Scalar>, cells: &[Vec<Cell>]) -> Vec<Vec<u32>> {
 
 /// Writes every entry to its slot. The arrays hold zeros, which are right for padded slots except
 /// for their positions.
-fn lay_out<T: Scalar>(host: &mut HostTiles<T>, cells: &[Vec<Cell>], a: CsrView<'_, T>) {
+fn lay_out<T: Scalar>(
+    host: &mut HostTiles<T>,
+    cells: &[Vec<Cell>],
+    a: CsrView<'_, T>,
+) -> Result<(), Error> {
     let homes = homes(host, cells);
     let HostTiles { shape, chunk_rows, chunk_ptr, .. } = host;
     let (home, positions) = (Output::new(&mut host.home), Output::new(&mut host.positions));
@@ -138,7 +143,7 @@ fn lay_out<T: Scalar>(host: &mut HostTiles<T>, cells: &[Vec<Cell>], a: CsrView<'
             unsafe { row_ends.set(row, (a.row_ptr()[row + 1] - entries.start) as u16) };
         }
         let mut group = chunk_ptr[chunk] as usize;
-        let keys = sorter.sort(&a.col_idx()[entries.clone()]);
+        let keys = sorter.sort(&a.col_idx()[entries.clone()])?;
         for (keys, &first_home) in keys.chunk_by(Key::is_beside).zip(&homes[chunk]) {
             for (at, keys) in (first_home as usize..).zip(keys.chunks(GROUP)) {
                 // SAFETY: the groups of a cell are its own in either order, and so are their slots.
@@ -163,9 +168,12 @@ fn lay_out<T: Scalar>(host: &mut HostTiles<T>, cells: &[Vec<Cell>], a: CsrView<'
                 group += 1;
             }
         }
+        Ok(())
     };
     let sorters = SparePool::new(|| Sorter::new(shape));
-    parallel::for_each(shape.chunks(), &|chunk| sorters.with(|sorter| lay_out(sorter, chunk)));
+    parallel::try_for_each_item(0..shape.chunks(), |chunk| {
+        sorters.with(|sorter| lay_out(sorter, chunk))
+    })
 }
 
 /// Sort key: the column block of an entry, above its position in its chunk.
@@ -217,8 +225,11 @@ impl Sorter {
         }
     }
 
-    fn sort(&mut self, cols: &[u32]) -> &[Key] {
+    fn sort(&mut self, cols: &[u32]) -> Result<&[Key], Error> {
         self.keys.clear();
+        self.spare.clear();
+        reserve(&mut self.keys, cols.len())?;
+        reserve(&mut self.spare, cols.len())?;
         self.keys.extend(cols.iter().enumerate().map(|(i, &col)| Key::new(col / self.width, i)));
         self.spare.resize(cols.len(), Key::default());
         for shift in (0..self.bits).step_by(Self::DIGIT as usize) {
@@ -236,6 +247,6 @@ impl Sorter {
             }
             std::mem::swap(&mut self.keys, &mut self.spare);
         }
-        &self.keys
+        Ok(&self.keys)
     }
 }

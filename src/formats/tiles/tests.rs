@@ -37,7 +37,7 @@ fn stripes_come_before_column_blocks_and_equal_values_are_kept_once() {
     assert_eq!(packed.tile_ptr, [0, 1, 2, 3, 4]);
     assert_eq!(packed.home, [0, 1, 2, 3]);
     assert!(matches!(packed.values, SlotValues::Equal(2.0)));
-    assert_eq!(packed.unpack(), a);
+    assert_eq!(packed.unpack().unwrap(), a);
     let different = Tiles::pack(&plan, chapter::matrix::<f64>().view()).unwrap();
     assert!(matches!(different.values, SlotValues::Plain(_)));
 }

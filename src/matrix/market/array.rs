@@ -5,9 +5,8 @@ use super::header::{Field, MarketHeader, MarketSymmetry};
 use super::scan::{self, quick_integer, quick_real, words};
 use super::window::WindowedText;
 use super::{ParseProblem, Reader, excerpt};
-use crate::Scalar;
 use crate::matrix::assemble::{Buckets, MatrixEntry, SortedRun};
-use crate::parallel;
+use crate::{Error, Scalar, memory, parallel};
 use std::ops::Range;
 
 /// Parses the body into runs of the nonzero elements, mirroring those of symmetric matrices.
@@ -27,7 +26,7 @@ pub(super) fn parse<T: Scalar>(
             (start, part)
         })
         .collect();
-    Ok(parallel::map(parts.len(), 1, |i| {
+    let runs = parallel::map(parts.len(), 1, |i| {
         let (first, part) = &parts[i];
         let mut entries = Vec::new();
         let mut place = ArrayPosition::of(*first, header);
@@ -35,13 +34,16 @@ pub(super) fn parse<T: Scalar>(
             let (row, col) = (place.row as u32, place.col as u32);
             if value != T::ZERO {
                 let entry = MatrixEntry { row, col, value };
-                entries.push(entry);
-                entries.extend(header.symmetry.mirror(entry));
+                memory::push(&mut entries, entry)?;
+                if let Some(mirrored) = header.symmetry.mirror(entry) {
+                    memory::push(&mut entries, mirrored)?;
+                }
             }
             place.advance(header);
         }
         SortedRun::new(buckets, &entries)
-    }))
+    });
+    Ok(runs.into_iter().collect::<Result<_, Error>>()?)
 }
 
 /// Parses one number per line, from `body` on, and checks that their number is the declared one.

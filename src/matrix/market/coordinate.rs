@@ -3,10 +3,10 @@
 use super::chunks::{ParsedChunk, each_line};
 use super::header::{Field, MarketHeader, MarketSymmetry};
 use super::scan::{self, index, quick_index, quick_integer, quick_real, words};
-use super::window::WindowedText;
+use super::window::{WindowedText, count_line_ends};
 use super::{ParseProblem, Reader, excerpt};
-use crate::Scalar;
 use crate::matrix::assemble::{Buckets, MatrixEntry, SortedRun};
+use crate::{Scalar, memory};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,7 +24,13 @@ pub(super) fn parse<T: Scalar>(
         if let Some(count) = reader.above {
             count.fetch_add(above(header, entries), Relaxed);
         }
-        ParsedChunk { part: SortedRun::new(buckets, entries), lines, problem }
+        match SortedRun::new(buckets, entries) {
+            Ok(part) => ParsedChunk { part, lines, problem },
+            Err(error) => {
+                let problem = Some(problem.unwrap_or_else(|| error.into()));
+                ParsedChunk { part: SortedRun::empty(), lines, problem }
+            }
+        }
     })
 }
 
@@ -54,6 +60,11 @@ fn parse_chunk<T: Scalar>(
     header: &MarketHeader,
     entries: &mut Vec<MatrixEntry<T>>,
 ) -> (u64, Option<ParseProblem>) {
+    let lines = count_line_ends(&text[range.clone()]) as usize + 1;
+    let most = if header.symmetry == MarketSymmetry::General { lines } else { 2 * lines };
+    if let Err(error) = memory::reserve(entries, most) {
+        return (0, Some(error.into()));
+    }
     each_line(
         text,
         range,

@@ -60,7 +60,7 @@ fn vector<T: Scalar>(
                 "there is no number in it; expected one a line, or a Matrix Market file",
             ));
         }
-        return Ok(joined(elements(reader, text, 0, None, Field::Real)?)?);
+        return Ok(memory::joined(&elements(reader, text, 0, None, Field::Real)?)?);
     }
     let header = text.header()?;
     if header.ncols != 1 {
@@ -72,7 +72,7 @@ fn vector<T: Scalar>(
     }
     if header.layout == MarketLayout::Array && header.symmetry == MarketSymmetry::General {
         let declared = Some(header.declared);
-        return Ok(joined(elements(reader, text, header.body, declared, header.field)?)?);
+        return Ok(memory::joined(&elements(reader, text, header.body, declared, header.field)?)?);
     }
     let (header, entries) = reader.entries(text)?;
     let column = entries.to_csr(&header)?;
@@ -81,11 +81,4 @@ fn vector<T: Scalar>(
         .windows(2)
         .map(|row| column.values()[row[0]..row[1]].iter().copied().sum());
     Ok(memory::listed(row_values)?)
-}
-
-/// The elements of all parts.
-fn joined<T: Scalar>(parts: Vec<Vec<T>>) -> Result<Vec<T>, Error> {
-    let mut vector = memory::reserved(parts.iter().map(Vec::len).sum())?;
-    parts.iter().for_each(|part| vector.extend_from_slice(part));
-    Ok(vector)
 }

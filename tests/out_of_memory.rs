@@ -1,0 +1,158 @@
+//! Allocations of the size of a matrix that fail, one after the other: a typed error or a right
+//! answer, and never an abort.
+//!
+//! Every failure happens in a process of its own, which this test starts: an allocation whose
+//! failure is not handled ends the process.
+
+use sparseop::formats::FormatKind;
+use sparseop::matrix::{CsrMatrix, gallery, market};
+use sparseop::{Error, ErrorKind, Multivector, SparseOp, SparseOpBuilder, Tuning};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+/// Least number of bytes of an allocation that fails. Smaller ones are those of tables and threads.
+const LARGE: usize = 1 << 16;
+
+/// Environment variable of the process: the work, and the number of the allocation that fails.
+const CHILD: &str = "SPARSEOP_TEST_FAILING";
+
+struct Failing;
+
+static LARGE_ONES: AtomicUsize = AtomicUsize::new(0);
+static FAILS: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+impl Failing {
+    fn refuses(size: usize) -> bool {
+        size >= LARGE && LARGE_ONES.fetch_add(1, SeqCst) == FAILS.load(SeqCst)
+    }
+}
+
+// SAFETY: every call goes to the system allocator, or fails.
+unsafe impl GlobalAlloc for Failing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if Self::refuses(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if Self::refuses(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if Self::refuses(size) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Failing = Failing;
+
+fn matrix() -> CsrMatrix<f64> {
+    "banded,rows=3000".parse::<gallery::Spec>().unwrap().generate().unwrap()
+}
+
+/// Everything that one operator does.
+fn use_of(op: &mut SparseOp<f64>, a: &CsrMatrix<f64>) -> Result<(), Error> {
+    const VECTORS: usize = 2;
+    let (x, mut y) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
+    op.apply(&x, &mut y)?;
+    let product = y.clone();
+    op.apply_with(0.5, &x, -0.5, &mut y)?;
+    let (many, mut results) = (vec![1.0; VECTORS * a.ncols()], vec![0.0; VECTORS * a.nrows()]);
+    let (many, results) = (
+        Multivector::new(&many[..], VECTORS, sparseop::Layout::RowMajor),
+        Multivector::new(&mut results[..], VECTORS, sparseop::Layout::RowMajor),
+    );
+    op.apply_multi(many, results)?;
+    op.apply_transpose(&product, &mut y)?;
+    op.update_values(a.values())
+}
+
+/// The work of a process.
+fn work(name: &str) -> Result<(), Error> {
+    FAILS.store(usize::MAX, SeqCst);
+    let a = matrix();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.mtx");
+    market::write(&path, a.view())?;
+    let arm = || {
+        let number = std::env::var(CHILD).unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        LARGE_ONES.store(0, SeqCst);
+        FAILS.store(number, SeqCst);
+    };
+    let builder = SparseOpBuilder::new().device(sparseop::Device::Cpu).updatable(true);
+    let tuning = match name {
+        "read" => {
+            arm();
+            return market::read::<f64>(&path).map(drop);
+        }
+        "predict" => Tuning::Predict,
+        "check" => Tuning::Check,
+        plan => Tuning::Fixed(plan.parse()?),
+    };
+    arm();
+    let mut op = builder.tuning(tuning).build(&a)?;
+    use_of(&mut op, &a)
+}
+
+#[test]
+fn every_large_allocation_may_fail() {
+    if let Ok(asked) = std::env::var(CHILD) {
+        let name = asked.split(' ').next().unwrap();
+        let done = work(name);
+        let reached = LARGE_ONES.load(SeqCst) > FAILS.load(SeqCst);
+        FAILS.store(usize::MAX, SeqCst);
+        match done {
+            Ok(()) => println!("\nCHILD done {reached}"),
+            Err(error) => println!("\nCHILD {:?} {reached}: {error}", error.kind()),
+        }
+        return;
+    }
+    // With the variable every example of a plan, otherwise one of each format.
+    let all = std::env::var_os("SPARSEOP_TEST_LARGE").is_some();
+    let plans = |kind: &FormatKind| kind.examples().iter().take(if all { usize::MAX } else { 1 });
+    let plans = FormatKind::ALL.iter().flat_map(plans);
+    let mut failures = 0;
+    let mut wrong = Vec::new();
+    for name in ["read", "predict", "check"].into_iter().chain(plans.copied()) {
+        for number in 0.. {
+            let child = Command::new(std::env::current_exe().unwrap())
+                .args(["every_large_allocation_may_fail", "--exact", "--nocapture"])
+                .env(CHILD, format!("{name} {number}"))
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&child.stdout).into_owned();
+            let line = text.lines().find(|line| line.starts_with("CHILD")).unwrap_or_default();
+            let is_right = line.starts_with("CHILD done")
+                || line.starts_with(&format!("CHILD {:?}", ErrorKind::OutOfMemory))
+                || line.starts_with(&format!("CHILD {:?} false", ErrorKind::Unsupported));
+            if !is_right {
+                let message = String::from_utf8_lossy(&child.stderr).into_owned();
+                wrong.push(format!("{name}, allocation {number}: {line} {message}"));
+            }
+            if line.contains("false") || number > 200 {
+                break;
+            }
+            failures += 1;
+        }
+    }
+    eprintln!("{failures} failed allocations");
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(failures > 100, "{failures}");
+}
