@@ -431,6 +431,32 @@ pub enum Error {
         /// The reason why it ended, and a remedy.
         reason: &'static str,
     },
+    /// A matrix cannot be distributed in this way.
+    #[error("not a valid partition: {message}")]
+    Partition {
+        /// The defect, with its position, and a remedy.
+        message: String,
+    },
+    /// The parts of a distributed operator do not belong together.
+    #[error("the ranks differ: {message}")]
+    RanksDiffer {
+        /// Difference, with the ranks, and a remedy.
+        message: String,
+    },
+    /// Another part of a distributed operator has failed.
+    #[error("rank {rank} has failed: {message}")]
+    RankFailed {
+        /// Number of the part, from 0.
+        rank: usize,
+        /// Its error.
+        message: String,
+    },
+    /// Messages among the parts of a distributed operator fail or do not arrive in time.
+    #[error("communication between ranks: {message}")]
+    Communication {
+        /// The failure, and a remedy.
+        message: String,
+    },
     /// A tuning profile cannot be used.
     #[error("profile {}: {}", printable(origin), printable(message))]
     Profile {

@@ -45,6 +45,7 @@ mod gmres;
 #[cfg(test)]
 mod input_tests;
 mod jacobi;
+mod operator;
 mod pagerank;
 mod power;
 #[cfg(test)]
@@ -59,6 +60,9 @@ mod walk_tests;
 
 pub use chebyshev::estimate_bounds;
 pub use jacobi::Jacobi;
+pub use operator::Operator;
+#[doc(hidden)]
+pub use pagerank::rank;
 pub use pagerank::{PageRank, Ranking, link_matrix};
 pub use power::{Eigenpair, power};
 pub use report::{Outcome, Progress, Report};

@@ -1,11 +1,12 @@
 //! Passes on the CPU. Parts depend on the length alone, so sums have the same bits for any number
 //! of threads.
 
-use super::{Coefficient, Combine, Dots, Partner, Step};
-use crate::Scalar;
+use super::{Coefficient, Combine, Dots, Partner, SharedSums, Step};
 use crate::device::DeviceVec;
-use crate::device::cpu::{MAX_PARTS, Output, for_each_part, partition};
+use crate::device::cpu::{Output, for_each_part, partition};
+use crate::{Error, Scalar};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Elements that a whole pass processes while they are in the L1 cache.
 const BATCH: usize = 512;
@@ -21,33 +22,56 @@ const ALIGN: usize = 64;
 pub(super) struct HostPasses {
     len: usize,
     parts: Box<[usize]>,
+    /// Sums of the blocks: of the parts, or smaller ones if sums are shared.
     sums: Vec<[f64; 2]>,
+    shared: Option<Arc<dyn SharedSums>>,
 }
 
 /// Elements of a vector, if any.
 type Elements<'a, T> = Option<&'a [T]>;
 
 impl HostPasses {
-    /// Runs `body` for every part and returns the two sums, added in the order of the parts.
-    fn pass(&mut self, len: usize, body: impl Fn(Range<usize>) -> [f64; 2] + Sync) -> [f64; 2] {
+    /// Runs `body` for every block; [`total`](Self::total) is then that of its sums.
+    fn pass(&mut self, len: usize, body: impl Fn(Range<usize>) -> [f64; 2] + Sync) {
+        let block = self.shared.as_ref().map(|shared| shared.block().max(1));
         if self.parts.is_empty() || self.len != len {
-            self.parts = partition(len, ALIGN, |i| i as u64);
+            let align = block.map_or(ALIGN, |block| ALIGN.next_multiple_of(block));
+            self.parts = partition(len, align, |i| i as u64);
             self.len = len;
-            self.sums = vec![[0.0; 2]; MAX_PARTS];
+            let blocks = block.map_or(self.parts.len() - 1, |block| len.div_ceil(block));
+            self.sums = vec![[0.0; 2]; blocks];
         }
         let count = self.parts.len() - 1;
-        let sums = Output::new(&mut self.sums[..count]);
+        let sums = Output::new(&mut self.sums);
         for_each_part(&self.parts, |range| {
-            // No two parts begin at the same element; an empty vector is one part.
-            let part = self.parts[..count].partition_point(|&start| start < range.start);
-            let sum = body(range);
-            // SAFETY: there is one element for each part, and each part runs on one thread.
-            unsafe { sums.set(part, sum) };
+            // SAFETY: there is one element for each block, and each block runs on one thread.
+            let store = |index, range| unsafe { sums.set(index, body(range)) };
+            match block {
+                // No two parts begin at the same element; an empty vector is one part.
+                None => store(self.parts[..count].partition_point(|&p| p < range.start), range),
+                Some(block) => {
+                    for start in range.clone().step_by(block) {
+                        store(start / block, start..(start + block).min(range.end));
+                    }
+                }
+            }
         });
-        self.sums[..count].iter().fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
     }
 
-    pub(super) fn dots<T: Scalar>(&mut self, pass: &Dots<'_, T>) -> [f64; 2] {
+    /// Sums of the last pass: over all blocks in their order, or shared.
+    pub(super) fn total(&self) -> Result<[f64; 2], Error> {
+        match &self.shared {
+            None => Ok(self.sums.iter().fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])),
+            Some(shared) => shared.total(&self.sums),
+        }
+    }
+
+    /// Shares the sums of later passes.
+    pub(super) fn share(&mut self, sums: Arc<dyn SharedSums>) {
+        *self = Self { shared: Some(sums), ..Self::default() };
+    }
+
+    pub(super) fn dots<T: Scalar>(&mut self, pass: &Dots<'_, T>) {
         let a = pass.of.host();
         let (b, c) = (host(pass.with), host(pass.and));
         self.pass(a.len(), |range| {
@@ -58,7 +82,7 @@ impl HostPasses {
                 sums[1] += c.map_or(0.0, |c| dot(a, &c[at]));
             }
             sums
-        })
+        });
     }
 
     pub(super) fn combine<T: Scalar>(
@@ -66,7 +90,7 @@ impl HostPasses {
         y: &mut DeviceVec<T>,
         pass: &Combine<'_, T>,
         registers: &[f64],
-    ) -> [f64; 2] {
+    ) {
         let value = |coefficient: Coefficient| T::from_f64(coefficient.of(registers));
         let (u, v) = (pass.add, pass.and);
         let u = u.map(|(coefficient, u)| (value(coefficient), u.host()));
@@ -108,7 +132,7 @@ impl HostPasses {
                 y.copy_from_slice(result);
             }
             sums
-        })
+        });
     }
 
     pub(super) fn step<T: Scalar>(
