@@ -1,0 +1,121 @@
+//! Plans of parts: the fastest of those that give a row the same bits whatever the other rows are.
+
+use sparseop::analysis::Analysis;
+use sparseop::formats::csr::CsrPlan;
+use sparseop::formats::jds::{JdsLayout, JdsPlan};
+use sparseop::formats::sell::SellPlan;
+use sparseop::matrix::CsrView;
+use sparseop::{Device, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Tuning};
+
+/// Row-length CV up to which rows are summed one entry after the other.
+const EVEN: f64 = 0.5;
+
+/// Mean row length up to which rows are summed one entry after the other.
+const SHORT: f64 = 64.0;
+
+/// Order in which the entries of a row are summed: the plans of an order give a row the same bits,
+/// whichever rows are beside it. Other plans cut rows, reorder their entries, or round differently
+/// at the edge of a vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// One entry after the other, with fused multiplication and addition where the machine has it.
+    Sequential,
+    /// As many running sums.
+    Lanes(u32),
+}
+
+/// Lengths of the rows of the whole matrix, from which the order is chosen: the same in every
+/// partition.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RowLengths {
+    pub(crate) rows: u64,
+    pub(crate) entries: u64,
+    /// Σ length².
+    pub(crate) squares: u64,
+}
+
+impl RowLengths {
+    /// Lengths of some rows.
+    pub(crate) fn of(row_ptr: &[usize]) -> Self {
+        let lengths = row_ptr.windows(2).map(|at| (at[1] - at[0]) as u64);
+        lengths.fold(Self::default(), |Self { rows, entries, squares }, length| Self {
+            rows: rows + 1,
+            entries: entries + length,
+            squares: squares.saturating_add(length.saturating_mul(length)),
+        })
+    }
+}
+
+impl RowOrder {
+    /// The order for a matrix.
+    pub(crate) fn of(lengths: RowLengths) -> Self {
+        let rows = lengths.rows.max(1) as f64;
+        let mean = lengths.entries as f64 / rows;
+        let variance = lengths.squares as f64 / rows - mean * mean;
+        if mean <= SHORT && variance <= (EVEN * mean).powi(2) {
+            return Self::Sequential;
+        }
+        // About four entries of a row for each running sum.
+        Self::Lanes((mean as u32 / 4).next_power_of_two().clamp(2, 32))
+    }
+
+    /// True if a plan sums the entries of a row in this order, on the CPU.
+    pub(crate) fn admits(self, plan: &Plan) -> bool {
+        match (self, plan) {
+            // Slices of whole vectors, which have at most 16 lanes.
+            (Self::Sequential, Plan::Sell(SellPlan { c, .. })) => c.is_multiple_of(16),
+            (Self::Sequential, Plan::Jds(plan)) => *plan == Self::JDS,
+            (Self::Lanes(lanes), Plan::Csr(CsrPlan::Vector(width))) => lanes == *width,
+            _ => false,
+        }
+    }
+
+    const JDS: JdsPlan = JdsPlan { layout: JdsLayout::Diagonals, tail: None };
+
+    /// A plan for any rows: its packed matrix has no padding.
+    fn any(self) -> Plan {
+        match self {
+            Self::Sequential => Plan::Jds(Self::JDS),
+            Self::Lanes(lanes) => Plan::Csr(CsrPlan::Vector(lanes)),
+        }
+    }
+
+    /// Builds an operator with the plan of this order that is predicted to be the fastest.
+    pub(crate) fn build<T: Scalar>(
+        self,
+        builder: &SparseOpBuilder,
+        a: CsrView<'_, T>,
+    ) -> Result<SparseOp<T>, Error> {
+        Analysis::check_memory(a)?;
+        let analysis = Analysis::of(a);
+        let builder = builder.clone().device(Device::Cpu).deterministic(true);
+        let predicted = builder.clone().tuning(Tuning::Predict).decide(&analysis, T::KIND)?;
+        let limit = predicted.request.memory_limit;
+        let admitted = predicted.candidates.iter().filter(|candidate| {
+            self.admits(&candidate.plan) && candidate.work.matrix_bytes <= limit
+        });
+        let timed = admitted.filter_map(|candidate| Some((candidate.prediction?, &candidate.plan)));
+        let fastest = timed.min_by(|a, b| a.0.product().total_cmp(&b.0.product()));
+        let plan = fastest.map_or_else(|| self.any(), |(_, plan)| plan.clone());
+        builder.tuning(Tuning::Fixed(plan)).build_analyzed(&a, &analysis)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_short_rows_are_summed_in_order() {
+        let of = |lengths: &[usize]| {
+            let mut row_ptr = vec![0];
+            lengths.iter().for_each(|length| row_ptr.push(row_ptr[row_ptr.len() - 1] + length));
+            RowOrder::of(RowLengths::of(&row_ptr))
+        };
+        assert_eq!(of(&[5, 4, 3, 5]), RowOrder::Sequential);
+        assert_eq!(of(&[]), RowOrder::Sequential);
+        assert_eq!(of(&[1, 1, 1, 40]), RowOrder::Lanes(2));
+        assert_eq!(of(&[100; 9]), RowOrder::Lanes(32));
+        assert!([RowOrder::Sequential, RowOrder::Lanes(8)].iter().all(|o| o.admits(&o.any())));
+    }
+}
