@@ -104,6 +104,9 @@ impl RowOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::RowSet;
+    use sparseop::FormatKind;
+    use sparseop::matrix::{CsrMatrix, gallery};
 
     #[test]
     fn even_short_rows_are_summed_in_order() {
@@ -117,5 +120,74 @@ mod tests {
         assert_eq!(of(&[1, 1, 1, 40]), RowOrder::Lanes(2));
         assert_eq!(of(&[100; 9]), RowOrder::Lanes(32));
         assert!([RowOrder::Sequential, RowOrder::Lanes(8)].iter().all(|o| o.admits(&o.any())));
+    }
+
+    /// Products of some rows by an operator of their own.
+    fn product<T: Scalar>(
+        plan: &Plan,
+        a: &CsrMatrix<T>,
+        rows: &[u32],
+        x: &[T],
+    ) -> Option<Vec<u64>> {
+        let a = RowSet::copy(a.view(), rows, a.ncols(), |column| column).unwrap();
+        let builder = SparseOpBuilder::new().device(Device::Cpu);
+        // Some plans cannot hold some matrices.
+        let op = builder.tuning(Tuning::Fixed(plan.clone())).build(&a).ok()?;
+        let mut y = vec![T::ZERO; rows.len()];
+        op.apply(x, &mut y).unwrap();
+        Some(y.into_iter().map(Scalar::bits).collect())
+    }
+
+    fn rows_keep_their_bits<T: Scalar>() {
+        let orders =
+            [2, 4, 8, 16, 32].map(RowOrder::Lanes).into_iter().chain([RowOrder::Sequential]);
+        let orders: Vec<RowOrder> = orders.collect();
+        let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples()).copied();
+        let sells = ["sell(c:16,sigma:128)", "sell(c:32,sigma:1)", "sell(c:32,sigma:4096)"];
+        let plans: Vec<Plan> = examples.chain(sells).map(|text| text.parse().unwrap()).collect();
+        for spec in ["webbase,rows=2k", "fem3d,n=5", "poisson2d,n=40", "lp,rows=30"] {
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<T>().unwrap();
+            let x = sparseop_testkit::x_vector::<T>(a.ncols());
+            let all: Vec<u32> = (0..a.nrows() as u32).collect();
+            // Ranges that begin and end inside of a slice, and scattered rows.
+            let third = all.len() / 3;
+            let mut parts: Vec<Vec<u32>> =
+                [0..third, third..all.len() - 5, all.len() - 5..all.len()]
+                    .map(|range| all[range].to_vec())
+                    .into();
+            parts.push(all.iter().copied().filter(|row| row * 7 % 5 < 2).collect());
+            let mut of_order: Vec<Option<Vec<u64>>> = vec![None; orders.len()];
+            for plan in &plans {
+                let Some(whole) = product(plan, &a, &all, &x) else { continue };
+                let kept = parts.iter().all(|rows| {
+                    let expected: Vec<u64> = rows.iter().map(|&row| whole[row as usize]).collect();
+                    product(plan, &a, rows, &x).is_none_or(|found| found == expected)
+                });
+                for (order, first) in orders.iter().zip(&mut of_order) {
+                    if order.admits(plan) {
+                        assert!(kept, "{plan} on {spec} in {}", T::KIND);
+                        let first = first.get_or_insert_with(|| whole.clone());
+                        assert!(*first == whole, "{plan} on {spec} in {}, {order:?}", T::KIND);
+                    }
+                }
+                eprintln!(
+                    "{spec} in {}: {plan} {}",
+                    T::KIND,
+                    if kept { "keeps" } else { "changes" }
+                );
+            }
+            let missing = orders.iter().zip(&of_order).find(|(_, found)| found.is_none());
+            assert!(missing.is_none(), "{missing:?}");
+        }
+    }
+
+    #[test]
+    fn admitted_plans_give_a_row_the_same_bits_whatever_is_beside_it_in_f32() {
+        rows_keep_their_bits::<f32>();
+    }
+
+    #[test]
+    fn admitted_plans_give_a_row_the_same_bits_whatever_is_beside_it_in_f64() {
+        rows_keep_their_bits::<f64>();
     }
 }
