@@ -27,6 +27,8 @@ mod choice;
 mod comm;
 mod deadline;
 mod explain;
+#[cfg(test)]
+mod failure_tests;
 mod halo;
 mod operator;
 mod part;

@@ -63,12 +63,14 @@ impl ThreadRank {
     fn receive(&self, from: usize, deadline: Deadline) -> Result<Vec<u8>, Error> {
         let mut mail = self.mail();
         loop {
-            if let Some((rank, message)) = &mail.failure {
-                return Err(Error::RankFailed { rank: *rank, message: message.clone() });
-            }
             let queue = mail.messages.get_mut(&(from, self.rank));
             if let Some(message) = queue.and_then(VecDeque::pop_front) {
                 return Ok(message);
+            }
+            // What was sent before a failure has arrived above: an error that all ranks find
+            // themselves is the own one of each.
+            if let Some((rank, message)) = &mail.failure {
+                return Err(Error::RankFailed { rank: *rank, message: message.clone() });
             }
             let left = deadline.left();
             if left.is_zero() {
