@@ -30,6 +30,7 @@ mod explain;
 #[cfg(test)]
 mod failure_tests;
 mod halo;
+mod market;
 mod operator;
 mod part;
 mod partition;

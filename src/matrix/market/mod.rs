@@ -20,6 +20,7 @@ mod array;
 mod chunks;
 mod coordinate;
 mod header;
+mod pieces;
 mod scan;
 mod source;
 #[cfg(test)]
@@ -27,6 +28,8 @@ mod tests;
 mod vector;
 mod write;
 
+#[doc(hidden)]
+pub use pieces::{MarketEntries, MarketPieces};
 pub use vector::{read_vector, write_vector};
 pub(crate) use vector::{read_vector_impl, write_vector_impl};
 pub use write::write;
