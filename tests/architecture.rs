@@ -18,9 +18,19 @@ const LAYERS: [&[&str]; 7] = [
 ];
 
 /// The packages beside the library, each with the packages of this workspace that it may depend on.
-const PACKAGES: [(&str, &[&str]); 6] = [
+const PACKAGES: [(&str, &[&str]); 7] = [
     ("capi", &["sparseop"]),
-    ("cli", &["sparseop", "sparseop-solvers", "sparseop-testkit", "sparseop-tune"]),
+    (
+        "cli",
+        &[
+            "sparseop",
+            "sparseop-distributed",
+            "sparseop-solvers",
+            "sparseop-testkit",
+            "sparseop-tune",
+        ],
+    ),
+    ("distributed", &["sparseop", "sparseop-solvers"]),
     ("python", &["sparseop", "sparseop-cli", "sparseop-solvers"]),
     ("solvers", &["sparseop"]),
     ("testkit", &["sparseop"]),
@@ -37,7 +47,7 @@ const TABLE: (&str, &str) = ("compiled", "scalar");
 /// Names that only these files may use. Paths and folders are below `src`; those of other packages
 /// begin with the package's folder.
 const CONFINED: [(&[&str], &[&str]); 4] = [
-    (&["Instant"], &["tuning/stopwatch.rs", "solvers/driver.rs"]),
+    (&["Instant"], &["tuning/stopwatch.rs", "solvers/driver.rs", "distributed/deadline.rs"]),
     (&["println!", "print!", "eprintln!", "eprint!"], &["cli/", "testkit/devices.rs"]),
     (
         &["fs", "File"],
@@ -50,6 +60,7 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
             "tuning/store.rs",
             "device/cuda/cache.rs",
             "cli/",
+            "distributed/market.rs",
             "tune/collection.rs",
             "tune/measurements.rs",
         ],

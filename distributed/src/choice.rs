@@ -55,8 +55,10 @@ impl RowOrder {
         if mean <= SHORT && variance <= (EVEN * mean).powi(2) {
             return Self::Sequential;
         }
-        // About four entries of a row for each running sum.
-        Self::Lanes((mean as u32 / 4).next_power_of_two().clamp(2, 32))
+        // About four entries for each running sum, of a row between the mean row and that of the
+        // mean entry.
+        let length = (mean * lengths.squares as f64 / lengths.entries.max(1) as f64).sqrt();
+        Self::Lanes((length as u32 / 4).next_power_of_two().clamp(2, 32))
     }
 
     /// True if a plan sums the entries of a row in this order, on the CPU.
@@ -117,7 +119,7 @@ mod tests {
         };
         assert_eq!(of(&[5, 4, 3, 5]), RowOrder::Sequential);
         assert_eq!(of(&[]), RowOrder::Sequential);
-        assert_eq!(of(&[1, 1, 1, 40]), RowOrder::Lanes(2));
+        assert_eq!(of(&[1, 1, 1, 40]), RowOrder::Lanes(8));
         assert_eq!(of(&[100; 9]), RowOrder::Lanes(32));
         assert!([RowOrder::Sequential, RowOrder::Lanes(8)].iter().all(|o| o.admits(&o.any())));
     }

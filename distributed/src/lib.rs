@@ -31,6 +31,8 @@ mod explain;
 mod failure_tests;
 mod halo;
 mod market;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod operator;
 mod part;
 mod partition;
@@ -42,6 +44,8 @@ mod transpose;
 
 pub use comm::Communicator;
 pub use explain::{DistributedExplanation, Link, PartSummary};
+#[cfg(feature = "mpi")]
+pub use mpi::MpiRank;
 pub use operator::{DistributedBuilder, DistributedOp};
 pub use part::PartOp;
 pub use partition::Partition;

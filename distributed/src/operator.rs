@@ -1,7 +1,8 @@
 //! Operator with several parts in one process.
 
-use crate::comm::Communicator;
+use crate::comm::{Communicator, reported};
 use crate::explain::PartSummary;
+use crate::market;
 use crate::part::{PartOp, PartSettings};
 use crate::partition::Partition;
 use crate::threads::{ThreadRank, on_threads};
@@ -9,6 +10,7 @@ use crate::{DistributedExplanation, Link};
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{Error, Layout, Multivector, Scalar, SparseOpBuilder, ToCsr, try_zeroed};
 use sparseop_solvers::{Method, Ranking, Report, Settings, SolverBuilder};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -115,11 +117,7 @@ impl DistributedBuilder {
             }
         };
         let rows: Arc<[usize]> = partition.offsets().into();
-        let columns = if a.nrows() == a.ncols() {
-            rows.clone()
-        } else {
-            Partition::balanced(a.ncols(), self.parts, |column| column as u64)?.offsets().into()
-        };
+        let columns = partition.columns(a.ncols())?;
         let ranks = ThreadRank::group(self.parts, self.time_limit);
         let places = partition.order().filter(|_| a.nrows() == a.ncols()).map(inverse);
         let build = |rank: Arc<ThreadRank>| {
@@ -130,6 +128,48 @@ impl DistributedBuilder {
         let parts = on_threads(&ranks, ranks.clone(), build)?;
         let (row_ptr, link) = (row_ptr.to_vec(), self.link);
         Ok(DistributedOp { ranks, parts, partition, row_ptr, link, turn: Mutex::default() })
+    }
+
+    /// Builds the part of a rank from its rows, with the columns of the whole matrix. All ranks
+    /// have the same partition and the same settings.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Partition`] if the partition reorders rows or is not one for these ranks;
+    /// [`Error::RanksDiffer`], [`Error::RankFailed`], [`Error::Communication`]; otherwise as
+    /// [`SparseOpBuilder::build`].
+    pub fn build_part<T: Scalar>(
+        &self,
+        comm: Arc<dyn Communicator>,
+        partition: &Partition,
+        own: CsrView<'_, T>,
+    ) -> Result<PartOp<T>, Error> {
+        let (parts, ranks, wanted) = (partition.parts(), comm.size(), self.parts);
+        let refused = if parts != ranks || wanted != ranks {
+            format!("it has {parts} parts, and the builder {wanted}, for {ranks} ranks")
+        } else if partition.order().is_some() {
+            "it reorders rows; reorder the matrix, and give the part of each of its rows".to_owned()
+        } else {
+            let (rows, columns) = (partition.offsets().into(), partition.columns(own.ncols())?);
+            return PartOp::build(comm, &self.settings, rows, columns, own);
+        };
+        reported(&*comm, Err(Error::Partition { message: refused }))
+    }
+
+    /// Reads a `coordinate` file of the Matrix Market in parallel, every rank a range of its bytes,
+    /// and builds the part of this rank. No rank ever has all of the matrix.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] and [`Error::Market`], for a compressed file or an `array`, too; otherwise as
+    /// [`build_part`](Self::build_part).
+    pub fn read_part<T: Scalar>(
+        &self,
+        comm: Arc<dyn Communicator>,
+        path: impl AsRef<Path>,
+    ) -> Result<PartOp<T>, Error> {
+        let (partition, own) = market::read(&*comm, path.as_ref())?;
+        self.build_part(comm, &partition, own.view())
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::sums::block_rows;
 use sparseop::Error;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Partition of the rows of a matrix: every part has consecutive rows, of the matrix or of its
 /// reordered rows.
@@ -103,6 +104,15 @@ impl Partition {
     /// Row of the matrix at each place of the reordered one; `None` if rows keep their places.
     pub fn order(&self) -> Option<&[u32]> {
         self.order.as_deref()
+    }
+
+    /// First column of each part, and the number of columns: as the rows of a square matrix.
+    pub(crate) fn columns(&self, ncols: usize) -> Result<Arc<[usize]>, Error> {
+        if self.offsets[self.parts()] == ncols {
+            return Ok(self.offsets[..].into());
+        }
+        let even = Self::balanced(ncols, self.parts(), |column| column as u64)?;
+        Ok(even.offsets.into())
     }
 
     /// First row of each part, and the number of rows.
