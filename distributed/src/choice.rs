@@ -17,7 +17,7 @@ const SHORT: f64 = 64.0;
 /// whichever rows are beside it. Other plans cut rows, reorder their entries, or round differently
 /// at the edge of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RowOrder {
+pub(crate) enum SummationOrder {
     /// One entry after the other, with fused multiplication and addition where the machine has it.
     Sequential,
     /// As many running sums.
@@ -46,7 +46,7 @@ impl RowLengths {
     }
 }
 
-impl RowOrder {
+impl SummationOrder {
     /// The order for a matrix.
     pub(crate) fn of(lengths: RowLengths) -> Self {
         let rows = lengths.rows.max(1) as f64;
@@ -115,13 +115,17 @@ mod tests {
         let of = |lengths: &[usize]| {
             let mut row_ptr = vec![0];
             lengths.iter().for_each(|length| row_ptr.push(row_ptr[row_ptr.len() - 1] + length));
-            RowOrder::of(RowLengths::of(&row_ptr))
+            SummationOrder::of(RowLengths::of(&row_ptr))
         };
-        assert_eq!(of(&[5, 4, 3, 5]), RowOrder::Sequential);
-        assert_eq!(of(&[]), RowOrder::Sequential);
-        assert_eq!(of(&[1, 1, 1, 40]), RowOrder::Lanes(8));
-        assert_eq!(of(&[100; 9]), RowOrder::Lanes(32));
-        assert!([RowOrder::Sequential, RowOrder::Lanes(8)].iter().all(|o| o.admits(&o.any())));
+        assert_eq!(of(&[5, 4, 3, 5]), SummationOrder::Sequential);
+        assert_eq!(of(&[]), SummationOrder::Sequential);
+        assert_eq!(of(&[1, 1, 1, 40]), SummationOrder::Lanes(8));
+        assert_eq!(of(&[100; 9]), SummationOrder::Lanes(32));
+        assert!(
+            [SummationOrder::Sequential, SummationOrder::Lanes(8)]
+                .iter()
+                .all(|o| o.admits(&o.any()))
+        );
     }
 
     /// Products of some rows by an operator of their own.
@@ -141,9 +145,11 @@ mod tests {
     }
 
     fn rows_keep_their_bits<T: Scalar>() {
-        let orders =
-            [2, 4, 8, 16, 32].map(RowOrder::Lanes).into_iter().chain([RowOrder::Sequential]);
-        let orders: Vec<RowOrder> = orders.collect();
+        let orders = [2, 4, 8, 16, 32]
+            .map(SummationOrder::Lanes)
+            .into_iter()
+            .chain([SummationOrder::Sequential]);
+        let orders: Vec<SummationOrder> = orders.collect();
         let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples()).copied();
         let sells = ["sell(c:16,sigma:128)", "sell(c:32,sigma:1)", "sell(c:32,sigma:4096)"];
         let plans: Vec<Plan> = examples.chain(sells).map(|text| text.parse().unwrap()).collect();

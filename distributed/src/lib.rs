@@ -23,6 +23,7 @@
 //! Errors are variants of [`Error`](sparseop::Error), which is the library's.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod blocks;
 mod choice;
 mod comm;
 mod deadline;

@@ -1,9 +1,9 @@
 //! Reading of a Matrix Market file in parallel: every rank reads a range of its bytes.
 
+use crate::blocks::block_rows;
 use crate::comm::{Communicator, agree, sum_words};
 use crate::partition::Partition;
-use crate::sums::block_rows;
-use crate::transpose::Entries;
+use crate::transpose::EntryArrays;
 use sparseop::matrix::market::MarketPieces;
 use sparseop::matrix::{CsrMatrix, Triplets};
 use sparseop::{Error, Scalar};
@@ -34,7 +34,7 @@ pub(crate) fn read<T: Scalar>(
             |rank: usize| body + (u128::from(length - body) * rank as u128 / size as u128) as u64;
         let lines = lines(&mut file, path, body, at(rank)..at(rank + 1))?;
         let (rows, columns, values, count) = pieces.entries::<T>(path, &lines)?;
-        Ok((pieces, Entries { rows, columns, values }, count))
+        Ok((pieces, EntryArrays { rows, columns, values }, count))
     };
     let (pieces, entries, count) = agree(comm, own())?;
     let (nrows, ncols) = pieces.shape();

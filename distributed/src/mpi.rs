@@ -41,8 +41,8 @@ const NOTICE_BYTES: usize = 1000;
 
 /// This process as a rank of an MPI job, of all processes that `mpirun` or Slurm has started.
 ///
-/// When the last reference is dropped, MPI is finalised if no rank has failed. After a failure it is
-/// not, because that would wait for the failed rank: the process should then end with an error.
+/// When the last reference is dropped, MPI is finalised if no rank has failed. After a failure it
+/// is not, because that would wait for the failed rank: the process should then end with an error.
 pub struct MpiRank {
     rank: usize,
     size: usize,

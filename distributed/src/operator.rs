@@ -1,4 +1,4 @@
-//! Operator with several parts in one process.
+//! SystemOperator with several parts in one process.
 
 use crate::comm::{Communicator, reported};
 use crate::explain::PartSummary;

@@ -1,6 +1,6 @@
 //! A part of a distributed operator: its rows, and the messages with the other parts.
 
-use crate::choice::{RowLengths, RowOrder};
+use crate::choice::{RowLengths, SummationOrder};
 use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported, sum_words};
 use crate::halo::Halo;
 use crate::rows::RowSet;
@@ -11,7 +11,7 @@ use sparseop::{
     Device, DeviceVec, Error, Layout, Multivector, Scalar, SparseOp, SparseOpBuilder, Stream,
     try_zeroed,
 };
-use sparseop_solvers::{Jacobi, Operator};
+use sparseop_solvers::{Jacobi, SystemOperator};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -77,7 +77,7 @@ impl<T: Scalar> PartOp<T> {
         let lengths = RowLengths::of(a.row_ptr());
         let whole = sum_words(&*comm, &[lengths.rows, lengths.entries, lengths.squares])?;
         let whole = RowLengths { rows: whole[0], entries: whole[1], squares: whole[2] };
-        let order = settings.same_bits.then(|| RowOrder::of(whole));
+        let order = settings.same_bits.then(|| SummationOrder::of(whole));
         let own = columns[rank] as u32..columns[rank + 1] as u32;
         let is_interior =
             |row: &u32| a.row(*row as usize).0.iter().all(|column| own.contains(column));
@@ -323,7 +323,7 @@ impl<T: Scalar> PartOp<T> {
     }
 }
 
-impl<T: Scalar> Operator<T> for PartOp<T> {
+impl<T: Scalar> SystemOperator<T> for PartOp<T> {
     fn shape(&self) -> (usize, usize) {
         self.shape()
     }

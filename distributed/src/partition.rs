@@ -1,6 +1,6 @@
 //! Partitions of rows and columns into parts.
 
-use crate::sums::block_rows;
+use crate::blocks::{block_rows, is_aligned};
 use sparseop::Error;
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Partition {
                 let middle = usize::midpoint(low, high);
                 if work_before(at(middle)) < target { low = middle + 1 } else { high = middle }
             }
-            // The nearer of the two boundaries; no part is empty if the next one takes its rows.
+            // The nearer of the two boundaries, unless the part would be empty.
             let beyond = work_before(at(low)) - target.min(work_before(at(low)));
             let before = low > from + 1 && target - work_before(at(low - 1)).min(target) < beyond;
             from = low - usize::from(before);
@@ -119,13 +119,6 @@ impl Partition {
     pub(crate) fn offsets(&self) -> &[usize] {
         &self.offsets
     }
-}
-
-/// True if every part has whole blocks of rows.
-pub(crate) fn is_aligned(offsets: &[usize]) -> bool {
-    let nrows = offsets[offsets.len() - 1];
-    let block = block_rows(nrows);
-    offsets.iter().all(|&row| row == nrows || row % block == 0)
 }
 
 /// Part that has a row.

@@ -4,20 +4,12 @@
 //! Blocks and tree depend on the number of rows alone. A part sends the sums of the largest
 //! subtrees that are its own, at most two for each level.
 
+use crate::blocks::{block_rows, is_aligned};
 use crate::comm::Communicator;
-use crate::partition::is_aligned;
 use sparseop::Error;
 use sparseop::device::fused::SharedSums;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Largest number of blocks of a matrix: parts can begin at each of them.
-const MAX_BLOCKS: usize = 1 << 14;
-
-/// Number of rows of a block.
-pub(crate) fn block_rows(nrows: usize) -> usize {
-    nrows.div_ceil(MAX_BLOCKS).next_power_of_two()
-}
 
 /// Two sums, as a pass has them.
 type Pair = [f64; 2];
@@ -152,10 +144,5 @@ mod tests {
             }
         }
         assert_eq!(Subtrees::default().total(), [0.0; 2]);
-    }
-
-    #[test]
-    fn a_block_is_a_power_of_two_of_rows() {
-        assert_eq!([0, 1, 16_384, 16_385, 1 << 20].map(block_rows), [1, 1, 1, 2, 64]);
     }
 }

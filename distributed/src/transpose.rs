@@ -7,15 +7,15 @@ use sparseop::matrix::CsrMatrix;
 use sparseop::{Error, Scalar};
 use std::ops::Range;
 
-/// Entries of a matrix, in a fixed order.
+/// EntryArrays of a matrix, in a fixed order.
 #[derive(Debug)]
-pub(crate) struct Entries<T> {
+pub(crate) struct EntryArrays<T> {
     pub(crate) rows: Vec<u32>,
     pub(crate) columns: Vec<u32>,
     pub(crate) values: Vec<T>,
 }
 
-impl<T: Scalar> Entries<T> {
+impl<T: Scalar> EntryArrays<T> {
     pub(crate) fn new() -> Self {
         Self { rows: Vec::new(), columns: Vec::new(), values: Vec::new() }
     }
@@ -100,7 +100,7 @@ impl<T: Scalar> PartOp<T> {
         self.transposed()?.apply(x, y)
     }
 
-    /// Operator of the transposed matrix, distributed at the first call.
+    /// SystemOperator of the transposed matrix, distributed at the first call.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl<T: Scalar> PartOp<T> {
             return Ok(transposed);
         }
         let own = agree(&*self.comm, self.to_csr())?;
-        let (first, mut entries) = (self.own_rows().start as u32, Entries::new());
+        let (first, mut entries) = (self.own_rows().start as u32, EntryArrays::new());
         for row in 0..own.nrows() {
             let (columns, values) = own.view().row(row);
             for (&column, &value) in columns.iter().zip(values) {

@@ -3,7 +3,7 @@
 use super::cg::finish_step;
 use super::driver::{DIVERGED, OWN, RR, SECOND, THIRD, ZERO, counted, ring};
 use super::system::{Iteration, System};
-use super::{Jacobi, Method, Operator, Outcome, Settings, SolverBuilder};
+use super::{Jacobi, Method, Outcome, Settings, SolverBuilder, SystemOperator};
 use sparseop::device::Device;
 use sparseop::device::fused::{
     Code, Coefficient, Combine, Instruction, ONE, Partner, Passes, Program, Step,
@@ -147,7 +147,7 @@ impl<T: Scalar> Iteration<T> for Chebyshev<T> {
 /// [`Error::NotSquare`]; [`Error::NotConverged`] if the matrix is found not to be positive
 /// definite; [`Error::Gpu`] and the other errors of the device.
 pub fn estimate_bounds<T: Scalar>(
-    op: &impl Operator<T>,
+    op: &impl SystemOperator<T>,
     jacobi: Option<&Jacobi<T>>,
 ) -> Result<(f64, f64), Error> {
     const STEPS: usize = 40;

@@ -60,7 +60,7 @@ mod walk_tests;
 
 pub use chebyshev::estimate_bounds;
 pub use jacobi::Jacobi;
-pub use operator::Operator;
+pub use operator::SystemOperator;
 #[doc(hidden)]
 pub use pagerank::rank;
 pub use pagerank::{PageRank, Ranking, link_matrix};

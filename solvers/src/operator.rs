@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Matrix of a linear system: a [`SparseOp`], or some rows of a larger matrix whose other rows
 /// other threads or processes have. All of these then run the same solver on their own elements of
 /// the vectors.
-pub trait Operator<T: Scalar>: Debug {
+pub trait SystemOperator<T: Scalar>: Debug {
     /// Numbers of rows and columns of the whole matrix.
     fn shape(&self) -> (usize, usize);
 
@@ -39,7 +39,7 @@ pub trait Operator<T: Scalar>: Debug {
     }
 }
 
-impl<T: Scalar> Operator<T> for SparseOp<T> {
+impl<T: Scalar> SystemOperator<T> for SparseOp<T> {
     fn shape(&self) -> (usize, usize) {
         (self.nrows(), self.ncols())
     }

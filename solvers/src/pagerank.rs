@@ -4,7 +4,7 @@ use super::driver::{
     Driver, ITERATIONS, LIMIT, OWN, REGISTERS, RR, TARGET, counted, outcome, status,
 };
 use super::report::seconds;
-use super::{Operator, Outcome, Progress, Settings};
+use super::{Outcome, Progress, Settings, SystemOperator};
 use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream};
@@ -161,7 +161,7 @@ impl<T: Scalar> PageRank<T> {
 ///
 /// As [`PageRank::rank`].
 pub fn rank<'a, T: Scalar>(
-    op: &impl Operator<T>,
+    op: &impl SystemOperator<T>,
     damping: f64,
     settings: Settings,
     observer: impl FnMut(Progress) + 'a,

@@ -9,7 +9,7 @@ use super::driver::{
 };
 use super::gmres::Gmres;
 use super::system::{Iteration, System};
-use super::{Jacobi, Method, Operator, Outcome, Progress, Report, Settings, check_finite};
+use super::{Jacobi, Method, Outcome, Progress, Report, Settings, SystemOperator, check_finite};
 use sparseop::device::fused::{
     Code, Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS,
 };
@@ -86,7 +86,7 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
     /// [`Error::VectorLength`] if the preconditioner is that of another matrix;
     /// [`Error::NotConverged`] if Chebyshev's bounds have to be estimated and cannot be;
     /// [`Error::GpuMemory`], [`Error::Gpu`] and [`Error::KernelCompile`].
-    pub fn build(self, op: &'a impl Operator<T>) -> Result<Solver<'a, T>, Error> {
+    pub fn build(self, op: &'a impl SystemOperator<T>) -> Result<Solver<'a, T>, Error> {
         let Self { mut method, settings, jacobi, observer } = self;
         let name = method.name();
         let (nrows, ncols) = op.shape();

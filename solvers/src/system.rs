@@ -1,6 +1,6 @@
 //! A linear system, and the interface of a method.
 
-use super::Operator;
+use super::SystemOperator;
 use super::driver::{HISTORY, ITERATIONS, ring, status};
 use sparseop::device::fused::Passes;
 use sparseop::{DeviceVec, Error, Scalar, Stream};
@@ -9,7 +9,7 @@ use std::fmt::Debug;
 /// The system, and the vectors common to all methods.
 #[derive(Debug)]
 pub(super) struct System<'a, T: Scalar> {
-    pub(super) op: &'a dyn Operator<T>,
+    pub(super) op: &'a dyn SystemOperator<T>,
     /// Number of own elements of a vector.
     pub(super) n: usize,
     pub(super) stream: Stream,
