@@ -35,8 +35,7 @@ const BOTTOM: &[&str] = LAYERS[0];
 /// types.
 const TABLE: (&str, &str) = ("compiled", "scalar");
 
-/// Names that only these files may use. Paths and folders are below `src`; those of other packages
-/// begin with the package's folder.
+/// Names that only these files may use: paths below `src`, or with the folder of another package.
 const CONFINED: [(&[&str], &[&str]); 4] = [
     (&["Instant"], &["tuning/stopwatch.rs", "solvers/driver.rs", "distributed/deadline.rs"]),
     (&["println!", "print!", "eprintln!", "eprint!"], &["cli/", "testkit/devices.rs"]),
@@ -327,12 +326,8 @@ fn packages_depend_one_way() {
         let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
         let dependencies = dependencies.split("\n[").next().unwrap();
         for name in dependencies.lines().filter_map(|line| line.split([' ', '.']).next()) {
-            let is_allowed = match name.strip_prefix("sparseop") {
-                Some("") => folder != ".",
-                Some(other) => allowed.contains(&other.trim_start_matches('-')),
-                None => true,
-            };
-            if !is_allowed {
+            let own = name.strip_prefix("sparseop").map(|name| name.trim_start_matches('-'));
+            if own.is_some_and(|own| folder == "." || !own.is_empty() && !allowed.contains(&own)) {
                 wrong.push(format!("{folder}/Cargo.toml depends on {name}"));
             }
         }

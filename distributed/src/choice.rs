@@ -5,7 +5,7 @@ use sparseop::formats::csr::CsrPlan;
 use sparseop::formats::jds::{JdsLayout, JdsPlan};
 use sparseop::formats::sell::SellPlan;
 use sparseop::matrix::CsrView;
-use sparseop::{Device, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Tuning};
+use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 
 /// Row-length CV up to which rows are summed one entry after the other.
 const EVEN: f64 = 0.5;
@@ -82,6 +82,29 @@ impl SummationOrder {
         }
     }
 
+    /// The plan of this order that is predicted to be the fastest, and its predicted seconds if the
+    /// profile tells.
+    pub(crate) fn choose(
+        self,
+        builder: &SparseOpBuilder,
+        analysis: &Analysis,
+        scalar: ScalarKind,
+    ) -> Result<(Plan, Option<f64>), Error> {
+        let builder = builder.clone().device(Device::Cpu).deterministic(true);
+        let predicted = builder.tuning(Tuning::Predict).decide(analysis, scalar)?;
+        let limit = predicted.request.memory_limit;
+        let admitted = predicted.candidates.iter().filter(|candidate| {
+            self.admits(&candidate.plan) && candidate.work.matrix_bytes <= limit
+        });
+        let timed = admitted
+            .filter_map(|candidate| Some((candidate.prediction?.product(), &candidate.plan)));
+        let fastest = timed.min_by(|a, b| a.0.total_cmp(&b.0));
+        Ok(match fastest {
+            Some((nanoseconds, plan)) => (plan.clone(), Some(nanoseconds * 1e-9)),
+            None => (self.any(), None),
+        })
+    }
+
     /// Builds an operator with the plan of this order that is predicted to be the fastest.
     pub(crate) fn build<T: Scalar>(
         self,
@@ -90,15 +113,8 @@ impl SummationOrder {
     ) -> Result<SparseOp<T>, Error> {
         Analysis::check_memory(a)?;
         let analysis = Analysis::of(a);
+        let (plan, _) = self.choose(builder, &analysis, T::KIND)?;
         let builder = builder.clone().device(Device::Cpu).deterministic(true);
-        let predicted = builder.clone().tuning(Tuning::Predict).decide(&analysis, T::KIND)?;
-        let limit = predicted.request.memory_limit;
-        let admitted = predicted.candidates.iter().filter(|candidate| {
-            self.admits(&candidate.plan) && candidate.work.matrix_bytes <= limit
-        });
-        let timed = admitted.filter_map(|candidate| Some((candidate.prediction?, &candidate.plan)));
-        let fastest = timed.min_by(|a, b| a.0.product().total_cmp(&b.0.product()));
-        let plan = fastest.map_or_else(|| self.any(), |(_, plan)| plan.clone());
         builder.tuning(Tuning::Fixed(plan)).build_analyzed(&a, &analysis)
     }
 }

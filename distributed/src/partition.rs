@@ -54,7 +54,7 @@ impl Partition {
         Ok(Self { offsets, order: None })
     }
 
-    /// Cuts the rows of a matrix into parts of about equal work: its entries, and one more for every
+    /// Cuts the rows of a matrix into parts of about equal work: its entries, and one more for each
     /// row.
     pub(crate) fn of_rows(row_ptr: &[usize], parts: usize) -> Result<Self, Error> {
         Self::balanced(row_ptr.len() - 1, parts, |row| (row_ptr[row] + row) as u64)
