@@ -3,9 +3,16 @@
 /// Largest number of blocks of a matrix: parts can begin at each of them.
 const MAX_BLOCKS: usize = 1 << 14;
 
-/// Number of rows of a block.
+/// Number of blocks that a matrix has at least, if it has as many rows.
+const LEAST_BLOCKS: usize = 1 << 6;
+
+/// Number of rows of a block from which larger ones do not make sums faster.
+const FAST_ROWS: usize = 16;
+
+/// Number of rows of a block, a power of two.
 pub(crate) fn block_rows(nrows: usize) -> usize {
-    nrows.div_ceil(MAX_BLOCKS).next_power_of_two()
+    let few = 1 << (nrows / LEAST_BLOCKS).clamp(1, FAST_ROWS).ilog2();
+    nrows.div_ceil(MAX_BLOCKS).next_power_of_two().max(few)
 }
 
 /// True if every part has whole blocks of rows.
@@ -21,6 +28,7 @@ mod tests {
 
     #[test]
     fn a_block_is_a_power_of_two_of_rows() {
-        assert_eq!([0, 1, 16_384, 16_385, 1 << 20].map(block_rows), [1, 1, 1, 2, 64]);
+        let rows = [0, 1, 127, 128, 1000, 1024, 1 << 18, (1 << 18) + 1, 1 << 20];
+        assert_eq!(rows.map(block_rows), [1, 1, 1, 2, 8, 16, 16, 32, 64]);
     }
 }

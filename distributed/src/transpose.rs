@@ -1,6 +1,6 @@
 //! Products with the transposed matrix, by a distributed operator of its own.
 
-use crate::comm::{Communicator, agree, all_to_all, bytes_of, reported};
+use crate::comm::{Communicator, agree, all_to_all, bytes_of};
 use crate::part::PartOp;
 use crate::partition::owner;
 use sparseop::matrix::CsrMatrix;
@@ -109,6 +109,19 @@ impl<T: Scalar> PartOp<T> {
         if let Some(transposed) = self.transposed.get() {
             return Ok(transposed);
         }
+        let a = self.transposed_rows()?;
+        let (rows, columns) = (self.columns.clone(), self.rows.clone());
+        let built = Self::build(self.comm.clone(), &self.settings, rows, columns, a.view())?;
+        Ok(self.transposed.get_or_init(|| Box::new(built)))
+    }
+
+    /// Rows of the transposed matrix that have the numbers of the
+    /// [own columns](Self::own_columns), each in the order of its columns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`], [`Error::RankFailed`] and [`Error::Communication`].
+    pub fn transposed_rows(&self) -> Result<CsrMatrix<T>, Error> {
         let own = agree(&*self.comm, self.to_csr())?;
         let (first, mut entries) = (self.own_rows().start as u32, EntryArrays::new());
         for row in 0..own.nrows() {
@@ -120,10 +133,6 @@ impl<T: Scalar> PartOp<T> {
         drop(own);
         let entries = entries.redistribute(&*self.comm, &self.columns)?;
         let Range { start, end } = self.own_columns();
-        let a = reported(&*self.comm, entries.to_csr(end - start, self.shape().0))?;
-        drop(entries);
-        let (rows, columns) = (self.columns.clone(), self.rows.clone());
-        let built = Self::build(self.comm.clone(), &self.settings, rows, columns, a.view())?;
-        Ok(self.transposed.get_or_init(|| Box::new(built)))
+        agree(&*self.comm, entries.to_csr(end - start, self.shape().0))
     }
 }

@@ -27,12 +27,46 @@ pub(super) struct HostPasses {
     shared: Option<Arc<dyn SharedSums>>,
 }
 
+/// Blocks of the elements, whose sums are stored: the parts, or smaller ones.
+struct SumBlocks<'a> {
+    parts: &'a [usize],
+    block: Option<usize>,
+    sums: Output<[f64; 2]>,
+}
+
+impl SumBlocks<'_> {
+    /// Calls `batch` for the batches of a part, and adds their sums block by block.
+    #[inline(always)]
+    fn each(&self, range: Range<usize>, mut batch: impl FnMut(Range<usize>) -> [f64; 2]) {
+        let (mut start, mut sums) = (range.start, [0.0; 2]);
+        while start < range.end {
+            let block_end = match self.block {
+                None => range.end,
+                Some(block) => (start / block + 1).saturating_mul(block).min(range.end),
+            };
+            let end = (start + BATCH).min(block_end);
+            let [a, b] = batch(start..end);
+            sums = [sums[0] + a, sums[1] + b];
+            if end == block_end {
+                let index = match self.block {
+                    None => self.parts.partition_point(|&part| part <= start) - 1,
+                    Some(block) => start / block,
+                };
+                // SAFETY: there is one element for each block, and each block is in one part.
+                unsafe { self.sums.set(index, sums) };
+                sums = [0.0; 2];
+            }
+            start = end;
+        }
+    }
+}
+
 /// Elements of a vector, if any.
 type Elements<'a, T> = Option<&'a [T]>;
 
 impl HostPasses {
-    /// Runs `body` for every block; [`total`](Self::total) is then that of its sums.
-    fn pass(&mut self, len: usize, body: impl Fn(Range<usize>) -> [f64; 2] + Sync) {
+    /// Runs `body` for every part; [`total`](Self::total) is then that of the sums of all blocks.
+    fn pass(&mut self, len: usize, body: impl Fn(Range<usize>, &SumBlocks<'_>) + Sync) {
         let block = self.shared.as_ref().map(|shared| shared.block().max(1));
         if self.parts.is_empty() || self.len != len {
             let align = block.map_or(ALIGN, |block| ALIGN.next_multiple_of(block));
@@ -41,21 +75,8 @@ impl HostPasses {
             let blocks = block.map_or(self.parts.len() - 1, |block| len.div_ceil(block));
             self.sums = vec![[0.0; 2]; blocks];
         }
-        let count = self.parts.len() - 1;
-        let sums = Output::new(&mut self.sums);
-        for_each_part(&self.parts, |range| {
-            // SAFETY: there is one element for each block, and each block runs on one thread.
-            let store = |index, range| unsafe { sums.set(index, body(range)) };
-            match block {
-                // No two parts begin at the same element; an empty vector is one part.
-                None => store(self.parts[..count].partition_point(|&p| p < range.start), range),
-                Some(block) => {
-                    for start in range.clone().step_by(block) {
-                        store(start / block, start..(start + block).min(range.end));
-                    }
-                }
-            }
-        });
+        let blocks = SumBlocks { parts: &self.parts, block, sums: Output::new(&mut self.sums) };
+        for_each_part(&self.parts, |range| body(range, &blocks));
     }
 
     /// Sums of the last pass: over all blocks in their order, or shared.
@@ -74,14 +95,12 @@ impl HostPasses {
     pub(super) fn dots<T: Scalar>(&mut self, pass: &Dots<'_, T>) {
         let a = pass.of.host();
         let (b, c) = (host(pass.with), host(pass.and));
-        self.pass(a.len(), |range| {
-            let mut sums = [0.0; 2];
-            for at in batches(range) {
+        self.pass(a.len(), |range, blocks| {
+            blocks.each(range, |at| {
                 let a = &a[at.clone()];
-                sums[0] += b.map_or_else(|| sum(a, a, |a, _| a), |b| dot(a, &b[at.clone()]));
-                sums[1] += c.map_or(0.0, |c| dot(a, &c[at]));
-            }
-            sums
+                let first = b.map_or_else(|| sum(a, a, |a, _| a), |b| dot(a, &b[at.clone()]));
+                [first, c.map_or(0.0, |c| dot(a, &c[at]))]
+            });
         });
     }
 
@@ -99,9 +118,9 @@ impl HostPasses {
         let (diagonal, other) = (host(pass.diagonal), host(pass.with));
         let len = y.len();
         let y = Output::new(y.host_mut());
-        self.pass(len, |range| {
-            let (mut sums, mut result) = ([0.0; 2], [T::ZERO; BATCH]);
-            for at in batches(range) {
+        self.pass(len, |range, blocks| {
+            let mut result = [T::ZERO; BATCH];
+            blocks.each(range, |at| {
                 // SAFETY: the parts are disjoint, and so are the batches of a part.
                 let y = unsafe { std::slice::from_raw_parts_mut(y.at(at.start), at.len()) };
                 let result = &mut result[..at.len()];
@@ -120,18 +139,18 @@ impl HostPasses {
                 if let Some((with, v)) = v {
                     add_scaled(result, with, &v[at.clone()], None);
                 }
-                for (sum, partner) in sums.iter_mut().zip(pass.sums) {
-                    *sum += share(
+                let sums = pass.sums.map(|partner| {
+                    share(
                         partner,
                         result,
                         y,
                         other.map(|w| &w[at.clone()]),
                         diagonal.map(|d| &d[at.clone()]),
-                    );
-                }
+                    )
+                });
                 y.copy_from_slice(result);
-            }
-            sums
+                sums
+            });
         });
     }
 
@@ -146,7 +165,7 @@ impl HostPasses {
         let (along, with, keep) = (value(pass.along), value(pass.with), value(pass.keep));
         let (r, diagonal, len) = (pass.r.host(), host(pass.diagonal), x.len());
         let (x, p) = (Output::new(x.host_mut()), Output::new(p.host_mut()));
-        self.pass(len, |range| {
+        self.pass(len, |range, _| {
             for at in batches(range) {
                 // SAFETY: as in `combine`, for two vectors that are borrowed exclusively.
                 let (x, p) = unsafe {
@@ -168,7 +187,6 @@ impl HostPasses {
                     }
                 }
             }
-            [0.0; 2]
         });
     }
 }
