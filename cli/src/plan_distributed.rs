@@ -32,7 +32,7 @@ pub(super) struct PlanDistributedArgs {
     matrix: MatrixSource,
     /// Numbers of ranks: N,M,... or N..M, the powers of two from N to M and M itself
     #[arg(long, value_name = "RANKS", default_value = "1..64", value_parser = parse_ranks)]
-    ranks: Ranks,
+    ranks: RankCounts,
     /// Time of an empty message between two ranks, in microseconds
     #[arg(long, value_name = "US", default_value_t = Link::NETWORK.latency * 1e6)]
     #[arg(value_parser = parse_positive)]
@@ -50,7 +50,7 @@ pub(super) struct PlanDistributedArgs {
 
 /// Numbers of ranks, ascending.
 #[derive(Debug, Clone, PartialEq)]
-struct Ranks(Vec<usize>);
+struct RankCounts(Vec<usize>);
 
 /// The simulation as JSON.
 #[derive(Serialize)]
@@ -124,7 +124,7 @@ fn parse_positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "write a number above 0, such as 2.5".to_owned())
 }
 
-fn parse_ranks(text: &str) -> Result<Ranks, String> {
+fn parse_ranks(text: &str) -> Result<RankCounts, String> {
     let number = |text: &str| {
         let number = text.trim().parse::<usize>().ok();
         number.filter(|number| (1..=MOST).contains(number)).ok_or_else(|| {
@@ -145,7 +145,7 @@ fn parse_ranks(text: &str) -> Result<Ranks, String> {
     };
     ranks.sort_unstable();
     ranks.dedup();
-    Ok(Ranks(ranks))
+    Ok(RankCounts(ranks))
 }
 
 pub(super) fn run(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
