@@ -226,8 +226,8 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
         );
     }
     console.note(&format!(
-        "messages take {} µs + bytes / {} GB/s; rows, entries, halo bytes and neighbours are those \
-         of the part with most",
+        "messages take {} µs + bytes / {} GB/s; rows, entries, halo bytes and neighbours are the \
+         largest of a part",
         args.latency, args.bandwidth
     ));
     console.print(&text)

@@ -203,7 +203,7 @@ impl MpiState {
         // Never freed: MPI may send it later.
         let bytes: &'static [u8] = Vec::leak(bytes.to_vec());
         for rank in (0..size).filter(|rank| *rank != own) {
-            // SAFETY: the bytes live forever, and nobody waits for the request.
+            // SAFETY: the bytes live forever, and no call waits for the request.
             unsafe {
                 let mut request = RSMPI_REQUEST_NULL;
                 let (from, count) = (bytes.as_ptr().cast(), bytes.len() as c_int);
