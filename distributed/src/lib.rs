@@ -32,6 +32,8 @@ mod explain;
 mod failure_tests;
 mod halo;
 mod market;
+#[cfg(feature = "metis")]
+mod metis;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod operator;
@@ -46,6 +48,8 @@ mod transpose;
 
 pub use comm::Communicator;
 pub use explain::{DistributedExplanation, Link, PartSummary};
+#[cfg(feature = "metis")]
+pub use metis::metis_parts;
 #[cfg(feature = "mpi")]
 pub use mpi::MpiRank;
 pub use operator::{DistributedBuilder, DistributedOp};
