@@ -27,13 +27,13 @@ pub fn metis_parts<T: Scalar>(a: CsrView<'_, T>, parts: usize) -> Result<Vec<u32
     }
     let large = |_| refused("the graph has more edges than METIS can count".to_owned());
     c_int::try_from(a.nnz().saturating_mul(2)).map_err(large)?;
-    let (mut starts, mut neighbours) = edges(a)?;
-    let mut weights: Vec<c_int> = (0..nrows).map(|row| a.row_len(row) as c_int + 1).collect();
+    let (starts, neighbours) = edges(a)?;
+    let weights: Vec<c_int> = (0..nrows).map(|row| a.row_len(row) as c_int + 1).collect();
     let mut found = vec![0; nrows];
     let failed = |error: &dyn std::fmt::Display| refused(format!("METIS fails: {error}"));
-    metis::Graph::new(1, parts as c_int, &mut starts, &mut neighbours)
+    metis::Graph::new(1, parts as c_int, &starts, &neighbours)
         .map_err(|error| failed(&error))?
-        .set_vwgt(&mut weights)
+        .set_vwgt(&weights)
         .part_kway(&mut found)
         .map_err(|error| failed(&error))?;
     Ok(found.into_iter().map(|part| part as u32).collect())

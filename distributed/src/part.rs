@@ -83,11 +83,7 @@ impl<T: Scalar> PartOp<T> {
             |row: &u32| a.row(*row as usize).0.iter().all(|column| own.contains(column));
         let (interior, boundary): (Vec<u32>, Vec<u32>) =
             (0..a.nrows() as u32).partition(is_interior);
-        let mut used: Vec<u32> =
-            boundary.iter().flat_map(|&row| a.row(row as usize).0).copied().collect();
-        used.sort_unstable();
-        used.dedup();
-        let halo = Halo::new(&*comm, used, &columns)?;
+        let halo = Halo::new(&*comm, agree(&*comm, used_columns(a, &boundary))?, &columns)?;
         let build = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
             let a = RowSet::copy(a, &rows, ncols, renumber)?;
             let op = match order {
@@ -228,8 +224,8 @@ impl<T: Scalar> PartOp<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::MultivectorMismatch`], [`Error::VectorsLength`]; otherwise as
-    /// [`apply`](Self::apply).
+    /// [`Error::MultivectorMismatch`], [`Error::VectorsLength`], [`Error::RanksDiffer`]; otherwise
+    /// as [`apply`](Self::apply).
     pub fn apply_multi(&self, x: Multivector<&[T]>, y: Multivector<&mut [T]>) -> Result<(), Error> {
         let (of_x, of_y) = ((x.count(), x.layout()), (y.count(), y.layout()));
         let ((count, layout), x, y) = (of_x, x.into_data(), y.into_data());
@@ -249,6 +245,12 @@ impl<T: Scalar> PartOp<T> {
             Ok(())
         };
         reported(&*self.comm, checked())?;
+        let counts = gather_words(&*self.comm, &[count as u64])?;
+        if let Some(rank) = counts.iter().position(|other| *other != counts[0]) {
+            let (first, other) = (counts[0][0], counts[rank][0]);
+            let message = format!("ranks 0 and {rank} multiply {first} and {other} vectors");
+            return reported(&*self.comm, Err(Error::RanksDiffer { message }));
+        }
         if layout == Layout::RowMajor || count <= 1 {
             return self.multiply(count, x, y);
         }
@@ -354,6 +356,18 @@ impl<T: Scalar> SystemOperator<T> for PartOp<T> {
     fn shared_sums(&self) -> Option<Arc<dyn SharedSums>> {
         Some(self.sums.clone())
     }
+}
+
+/// Columns that some rows use, ascending.
+fn used_columns<T: Scalar>(a: CsrView<'_, T>, rows: &[u32]) -> Result<Vec<u32>, Error> {
+    let count = rows.iter().map(|&row| a.row_len(row as usize)).sum();
+    let mut used = try_zeroed(count)?;
+    let columns = rows.iter().flat_map(|&row| a.row(row as usize).0);
+    used.iter_mut().zip(columns).for_each(|(to, column)| *to = *column);
+    used.sort_unstable();
+    used.dedup();
+    used.shrink_to_fit();
+    Ok(used)
 }
 
 /// The other order of a matrix of `rows` rows in row-major order.

@@ -104,7 +104,15 @@ impl Communicator for ThreadRank {
         meanwhile();
         let deadline = Deadline::new(self.office.limit);
         for (rank, to) in receives {
-            to.copy_from_slice(&self.receive(*rank, deadline)?);
+            let message = self.receive(*rank, deadline)?;
+            if message.len() != to.len() {
+                let (found, expected) = (message.len(), to.len());
+                let message =
+                    format!("rank {rank} sends {found} bytes where {expected} are expected");
+                self.fail(&message);
+                return Err(Error::Communication { message });
+            }
+            to.copy_from_slice(&message);
         }
         Ok(())
     }
