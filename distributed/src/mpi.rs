@@ -12,7 +12,7 @@ use mpi::ffi::{
     MPI_Comm, MPI_Comm_dup, MPI_Comm_set_errhandler, MPI_Get_count, MPI_Iallgatherv, MPI_Iprobe,
     MPI_Irecv, MPI_Isend, MPI_Recv, MPI_Request, MPI_Request_free, MPI_Status, MPI_Test,
     MPI_Testall, RSMPI_ANY_SOURCE, RSMPI_COMM_WORLD, RSMPI_ERRORS_RETURN, RSMPI_REQUEST_NULL,
-    RSMPI_STATUS_IGNORE, RSMPI_STATUSES_IGNORE, RSMPI_UINT8_T,
+    RSMPI_STATUS_IGNORE, RSMPI_UINT8_T,
 };
 use mpi::topology::Communicator as _;
 use sparseop::Error;
@@ -113,24 +113,33 @@ impl MpiRank {
         }
     }
 
-    /// Waits for requests. `missing` names the ranks of those that are not complete.
+    /// Waits for requests, and returns the number of bytes of each. `missing` names the ranks of
+    /// those that are not complete.
     fn wait(
         &self,
         state: &mut MpiState,
         requests: &mut [MPI_Request],
         missing: &dyn Fn(&[bool]) -> String,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<c_int>, Error> {
         let deadline = Deadline::new(self.limit);
         let mut polls = 0u32;
+        // SAFETY: statuses are plain data, which MPI writes.
+        let mut statuses: Vec<MPI_Status> = vec![unsafe { mem::zeroed() }; requests.len()];
         loop {
             let mut done = 0;
             // SAFETY: the requests are pending or null, and their buffers are in the state.
             check("test messages", unsafe {
                 let count = requests.len() as c_int;
-                MPI_Testall(count, requests.as_mut_ptr(), &mut done, RSMPI_STATUSES_IGNORE)
+                MPI_Testall(count, requests.as_mut_ptr(), &mut done, statuses.as_mut_ptr())
             })?;
             if done != 0 {
-                return Ok(());
+                let bytes = statuses.iter().map(|status| {
+                    let mut count = 0;
+                    // SAFETY: MPI has written the status.
+                    unsafe { MPI_Get_count(status, RSMPI_UINT8_T, &mut count) };
+                    count
+                });
+                return Ok(bytes.collect());
             }
             if polls.is_multiple_of(NOTICE_POLLS) {
                 state.look_for_notice()?;
@@ -280,7 +289,11 @@ impl Communicator for MpiRank {
         state.sent.clear();
         sends.iter().for_each(|(_, bytes)| state.sent.extend_from_slice(bytes));
         state.received.resize(incoming.iter().map(|message| message.1).sum(), 0);
-        let (mut requests, mut ranks) = (Vec::new(), Vec::new());
+        let (mut requests, mut ranks, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        for (_, length) in &incoming {
+            expected
+                .extend((0..*length).step_by(PIECE).map(|at| (length - at).min(PIECE) as c_int));
+        }
         let started = state
             .start(&incoming, false, &mut requests, &mut ranks)
             .and_then(|()| state.start(&outgoing, true, &mut requests, &mut ranks));
@@ -293,6 +306,14 @@ impl Communicator for MpiRank {
             format!("rank {}", ranks.get(first).copied().unwrap_or_default())
         };
         let done = started.and_then(|()| self.wait(&mut state, &mut requests, &missing));
+        let done =
+            done.and_then(|found| match (0..expected.len()).find(|&i| found[i] != expected[i]) {
+                None => Ok(()),
+                Some(at) => {
+                    let (rank, found, expected) = (ranks[at], found[at], expected[at]);
+                    Err(failure(&format!("rank {rank} sends {found} bytes instead of {expected}")))
+                }
+            });
         if let Err(error) = done {
             return Err(self.ended(state, error));
         }

@@ -186,6 +186,12 @@ fn fails(comm: &Arc<MpiRank>, how: &str) -> Result<(), Error> {
     if how == "length" && last {
         return op.apply(&b[1..], &mut x);
     }
+    if how == "vectors" {
+        let count = if last { 2 } else { 3 };
+        let (x, mut y) = (vec![1.0; count * own], vec![0.0; count * own]);
+        let to = Multivector::row_major(&mut y[..], count);
+        return op.apply_multi(Multivector::row_major(&x[..], count), to);
+    }
     let begin = Instant::now();
     if how == "kill-in-solver" && last {
         std::thread::spawn(|| {
