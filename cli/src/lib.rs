@@ -10,6 +10,9 @@ mod choice;
 mod console;
 mod devices;
 mod gallery;
+#[cfg(feature = "mpi")]
+mod job;
+mod launcher;
 mod matrix_arg;
 mod plan_distributed;
 mod profile;

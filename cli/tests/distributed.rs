@@ -66,3 +66,22 @@ fn bad_numbers_of_ranks_are_wrong_usage() {
         assert!(String::from_utf8_lossy(&output.stderr).contains("--ranks"), "{ranks}");
     }
 }
+
+/// Without MPI every process of a job would solve the same system and write the same file.
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn a_job_of_several_processes_needs_mpi() {
+    for (command, matrix) in [("solve", "gallery:small"), ("rank", "gallery:small,values=pattern")]
+    {
+        let run = |size| {
+            let mut program = sparseop(&[command, matrix, "--max-iter", "1000"]);
+            program.env("OMPI_COMM_WORLD_SIZE", size).output().unwrap()
+        };
+        let refused = run("2");
+        assert_eq!(refused.status.code(), Some(1));
+        let message = String::from_utf8_lossy(&refused.stderr);
+        assert!(message.contains("one of 2 processes of a job"), "{message}");
+        let alone = String::from_utf8_lossy(&run("1").stderr).into_owned();
+        assert!(!alone.contains("processes of a job"), "{alone}");
+    }
+}

@@ -31,6 +31,7 @@ mod explain;
 #[cfg(test)]
 mod failure_tests;
 mod halo;
+mod links;
 mod market;
 #[cfg(feature = "metis")]
 mod metis;

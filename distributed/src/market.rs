@@ -43,17 +43,7 @@ pub(crate) fn read<T: Scalar>(
         let message = format!("the file declares {} entries, but has {lines}", pieces.declared());
         return Err(Error::Market { path: path.to_owned(), line: None, message });
     }
-    let block = block_rows(nrows);
-    let mut counts = vec![0; nrows.div_ceil(block)];
-    entries.rows.iter().for_each(|&row| counts[row as usize / block] += 1);
-    let counts = sum_words(comm, &counts)?;
-    let mut before = vec![0];
-    before.extend(counts.iter().scan(0, |sum, count| {
-        *sum += count;
-        Some(*sum)
-    }));
-    let partition =
-        Partition::balanced(nrows, size, |row| before[row.div_ceil(block)] + row as u64)?;
+    let partition = by_entries(comm, nrows, &entries.rows)?;
     let entries = entries.redistribute(comm, partition.offsets())?;
     let assembled = || {
         let rows = partition.rows(rank).len();
@@ -62,6 +52,24 @@ pub(crate) fn read<T: Scalar>(
     };
     let own = agree(comm, assembled())?;
     Ok((partition, own))
+}
+
+/// Partition of rows by their entries, of which every rank has some.
+pub(crate) fn by_entries(
+    comm: &dyn Communicator,
+    nrows: usize,
+    rows: &[u32],
+) -> Result<Partition, Error> {
+    let block = block_rows(nrows);
+    let mut counts = vec![0; nrows.div_ceil(block)];
+    rows.iter().for_each(|&row| counts[row as usize / block] += 1);
+    let counts = sum_words(comm, &counts)?;
+    let mut before = vec![0];
+    before.extend(counts.iter().scan(0, |sum, count| {
+        *sum += count;
+        Some(*sum)
+    }));
+    Partition::balanced(nrows, comm.size(), |row| before[row.div_ceil(block)] + row as u64)
 }
 
 /// Opens a file, and reads its banner and size line.

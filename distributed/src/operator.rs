@@ -2,6 +2,7 @@
 
 use crate::comm::{Communicator, reported};
 use crate::explain::PartSummary;
+use crate::links::link_rows;
 use crate::market;
 use crate::part::{PartOp, PartSettings};
 use crate::partition::Partition;
@@ -169,6 +170,23 @@ impl DistributedBuilder {
         path: impl AsRef<Path>,
     ) -> Result<PartOp<T>, Error> {
         let (partition, own) = market::read(&*comm, path.as_ref())?;
+        self.build_part(comm, &partition, own.view())
+    }
+
+    /// Reads a graph as [`read_part`](Self::read_part) reads a matrix, and builds the part of its
+    /// [link matrix](sparseop_solvers::link_matrix), for [`PartOp::rank_pages`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSquare`]; [`Error::SolverSetting`] for a weight that is none; otherwise as
+    /// [`read_part`](Self::read_part).
+    pub fn read_links<T: Scalar>(
+        &self,
+        comm: Arc<dyn Communicator>,
+        path: impl AsRef<Path>,
+    ) -> Result<PartOp<T>, Error> {
+        let (partition, own) = market::read(&*comm, path.as_ref())?;
+        let (partition, own) = link_rows(&*comm, &partition, own)?;
         self.build_part(comm, &partition, own.view())
     }
 }

@@ -70,7 +70,7 @@ impl<T: Scalar> EntryArrays<T> {
     }
 
     /// Matrix with the entries of each row in their order.
-    fn to_csr(&self, nrows: usize, ncols: usize) -> Result<CsrMatrix<T>, Error> {
+    pub(crate) fn to_csr(&self, nrows: usize, ncols: usize) -> Result<CsrMatrix<T>, Error> {
         let mut row_ptr = vec![0; nrows + 1];
         self.rows.iter().for_each(|&row| row_ptr[row as usize + 1] += 1);
         for row in 0..nrows {

@@ -61,9 +61,9 @@ mod walk_tests;
 pub use chebyshev::estimate_bounds;
 pub use jacobi::Jacobi;
 pub use operator::SystemOperator;
-#[doc(hidden)]
-pub use pagerank::rank;
 pub use pagerank::{PageRank, Ranking, link_matrix};
+#[doc(hidden)]
+pub use pagerank::{rank, scale_links};
 pub use power::{Eigenpair, power};
 pub use report::{Outcome, Progress, Report};
 pub use solver::{Solver, SolverBuilder};

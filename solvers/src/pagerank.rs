@@ -99,29 +99,38 @@ pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Err
     let mut scaled = graph.to_owned();
     for row in 0..nrows {
         let range = graph.row_range(row);
-        let weights = &mut scaled.values_mut()[range];
-        if let Some(weight) =
-            weights.iter().find(|weight| !(weight.to_f64() >= 0.0 && weight.to_f64().is_finite()))
-        {
-            let message = format!(
-                "the weight of a link is a finite number from 0 on, but page {row}, counted from \
-                 0, has one of {weight}"
-            );
-            return Err(Error::SolverSetting { method: METHOD, message });
-        }
-        let sum: f64 = weights.iter().map(|weight| weight.to_f64()).sum();
-        if sum.is_infinite() {
-            let message = format!(
-                "the weights of the links of page {row}, counted from 0, add up to more than a \
-                 number can hold; scale them"
-            );
-            return Err(Error::SolverSetting { method: METHOD, message });
-        }
-        if sum > 0.0 {
-            weights.iter_mut().for_each(|weight| *weight = T::from_f64(weight.to_f64() / sum));
-        }
+        scale_links(row, &mut scaled.values_mut()[range])?;
     }
     Ok(scaled.transpose())
+}
+
+/// Divides the weights of the links of a page, counted from 0, by their sum, unless that is 0.
+///
+/// # Errors
+///
+/// [`Error::SolverSetting`], as [`link_matrix`].
+pub fn scale_links<T: Scalar>(row: usize, weights: &mut [T]) -> Result<(), Error> {
+    if let Some(weight) =
+        weights.iter().find(|weight| !(weight.to_f64() >= 0.0 && weight.to_f64().is_finite()))
+    {
+        let message = format!(
+            "the weight of a link is a finite number from 0 on, but page {row}, counted from \
+                 0, has one of {weight}"
+        );
+        return Err(Error::SolverSetting { method: METHOD, message });
+    }
+    let sum: f64 = weights.iter().map(|weight| weight.to_f64()).sum();
+    if sum.is_infinite() {
+        let message = format!(
+            "the weights of the links of page {row}, counted from 0, add up to more than a \
+                 number can hold; scale them"
+        );
+        return Err(Error::SolverSetting { method: METHOD, message });
+    }
+    if sum > 0.0 {
+        weights.iter_mut().for_each(|weight| *weight = T::from_f64(weight.to_f64() / sum));
+    }
+    Ok(())
 }
 
 impl<T: Scalar> PageRank<T> {

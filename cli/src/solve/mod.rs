@@ -1,6 +1,5 @@
 //! `sparseop solve`.
 
-mod launcher;
 mod method;
 #[cfg(feature = "mpi")]
 mod ranks;
@@ -8,6 +7,7 @@ mod result;
 
 use super::choice::ChoiceArgs;
 use super::console::Console;
+use super::launcher;
 use super::matrix_arg::{MatrixSource, parser};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -144,12 +144,8 @@ pub(super) fn run(args: &SolveArgs, console: &Console) -> Result<()> {
             ScalarKind::F64 => ranks::solve::<f64>(args, console),
         };
     }
-    if let Some(ranks) = launcher::ranks().filter(|ranks| *ranks > 1) {
-        bail!(
-            "this is one of {ranks} processes of a job, but the program was built without MPI; \
-             build it with `--features mpi`, or start one process"
-        );
-    }
+    #[cfg(not(feature = "mpi"))]
+    launcher::refuse_jobs()?;
     match args.choice.dtype {
         ScalarKind::F32 => solve::<f32>(args, console),
         ScalarKind::F64 => solve::<f64>(args, console),

@@ -4,13 +4,14 @@ use super::method::{ComparedRows, Suitability, needs_positive_definite};
 use super::result::{OpText, SolveResult, print};
 use super::{Name, Preconditioner, SolveArgs, method_of, settings, spinner, suitable};
 use crate::console::Console;
+use crate::job::{cut, describe, gathered};
 use crate::matrix_arg::MatrixSource;
 use anyhow::{Result, bail};
 use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Scalar};
 use sparseop_distributed::{
-    Communicator, DistributedBuilder, DistributedExplanation, Link, MpiRank, PartOp, Partition,
+    Communicator, DistributedBuilder, DistributedExplanation, Link, MpiRank, PartOp,
 };
 use sparseop_solvers::{Outcome, Report, SolverBuilder};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
     if args.method == Name::Power {
         bail!("power iteration does not run on several ranks; start one process");
     }
+    args.choice.check_ranks()?;
     let comm = MpiRank::world(Duration::from_secs_f64(args.rank_seconds))?;
     let is_first = comm.rank() == 0;
     if is_first {
@@ -45,7 +47,7 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
         why = Some("the matrix is symmetric, but not positive definite, as cg finds".to_owned());
         (x, report) = run(args, name, &part, &b, is_first.then_some(console))?;
     }
-    let whole = if args.out.is_some() { gathered(&part, &*comm, &x)? } else { Vec::new() };
+    let whole = if args.out.is_some() { gathered(&*comm, &x)? } else { Vec::new() };
     if !is_first {
         return Ok(());
     }
@@ -87,14 +89,7 @@ fn part<T: Scalar>(args: &SolveArgs, comm: &Arc<MpiRank>) -> Result<PartOp<T>> {
         MatrixSource::Path(path) => return Ok(builder.read_part(comm.clone(), path)?),
         MatrixSource::Gallery(spec) => spec.generate()?,
     };
-    let before = |row: usize| (a.row_ptr()[row] + row) as u64;
-    let partition = Partition::balanced(a.nrows(), comm.size(), before)?;
-    let rows = partition.rows(comm.rank());
-    let entries = a.row_ptr()[rows.start]..a.row_ptr()[rows.end];
-    let ends = a.row_ptr()[rows.start..=rows.end].iter().map(|end| end - entries.start).collect();
-    let (columns, values) = (a.col_idx()[entries.clone()].to_vec(), a.values()[entries].to_vec());
-    let own = CsrMatrix::try_new(rows.len(), a.ncols(), ends, columns, values)?;
-    drop(a);
+    let (partition, own) = cut(a, &**comm)?;
     Ok(builder.build_part(comm.clone(), &partition, own.view())?)
 }
 
@@ -160,35 +155,10 @@ fn run<T: Scalar>(
     Ok((x, report?))
 }
 
-/// All elements of a vector of rows.
-fn gathered<T: Scalar>(part: &PartOp<T>, comm: &dyn Communicator, own: &[T]) -> Result<Vec<T>> {
-    let rows = part.own_rows().len() as u64;
-    let lengths = comm.all_gather(&rows.to_ne_bytes(), &vec![8; comm.size()])?;
-    let (lengths, _) = lengths.as_chunks::<8>();
-    let lengths = lengths.iter().map(|length| 8 * u64::from_ne_bytes(*length) as usize);
-    let own: Vec<u8> = own.iter().flat_map(|number| number.bits().to_ne_bytes()).collect();
-    let all = comm.all_gather(&own, &lengths.collect::<Vec<_>>())?;
-    let (all, _) = all.as_chunks::<8>();
-    Ok(all.iter().map(|bits| T::from_bits(u64::from_ne_bytes(*bits))).collect())
-}
-
 /// Description of the operator.
 fn text(explanation: &DistributedExplanation) -> OpText {
-    let mut plans: Vec<&str> =
-        explanation.parts.iter().flat_map(|part| &part.plans).map(String::as_str).collect();
-    plans.retain(|plan| !plan.is_empty());
-    plans.sort_unstable();
-    plans.dedup();
-    let (ranks, cpu) = (explanation.parts.len(), Device::Cpu.spec().name);
-    let spelled = match ranks {
-        1 => "1 MPI rank".to_owned(),
-        ranks => format!("{ranks} MPI ranks"),
-    };
-    OpText {
-        nrows: explanation.shape.0,
-        nnz: explanation.parts.iter().map(|part| part.nnz).sum(),
-        device: [cpu, spelled],
-        plan: plans.join(", "),
-        ranks: Some(ranks),
-    }
+    let nnz = explanation.parts.iter().map(|part| part.nnz).sum();
+    let ([device, plan], ranks) = (describe(explanation), explanation.parts.len());
+    let device = [Device::Cpu.spec().name, device];
+    OpText { nrows: explanation.shape.0, nnz, device, plan, ranks: Some(ranks) }
 }

@@ -10,6 +10,22 @@ pub(super) fn ranks() -> Option<usize> {
     ranks_in(|variable| std::env::var(variable).ok())
 }
 
+/// Refuses to run as one of several processes that would all do the same.
+///
+/// # Errors
+///
+/// In a job of several processes.
+#[cfg(not(feature = "mpi"))]
+pub(super) fn refuse_jobs() -> anyhow::Result<()> {
+    if let Some(ranks) = ranks().filter(|ranks| *ranks > 1) {
+        anyhow::bail!(
+            "this is one of {ranks} processes of a job, but the program was built without MPI; \
+             build it with `--features mpi`, or start one process"
+        );
+    }
+    Ok(())
+}
+
 fn ranks_in(value: impl Fn(&str) -> Option<String>) -> Option<usize> {
     let size = |variable: &&str| value(variable)?.parse::<usize>().ok();
     let found = SIZES.iter().find_map(|variable| Some((variable, size(variable)?)));
