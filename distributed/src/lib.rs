@@ -24,6 +24,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod blocks;
+mod builder;
 mod choice;
 mod comm;
 mod deadline;
@@ -47,13 +48,14 @@ mod sums;
 mod threads;
 mod transpose;
 
+pub use builder::{Balance, DistributedBuilder};
 pub use comm::Communicator;
 pub use explain::{DistributedExplanation, Link, PartSummary};
 #[cfg(feature = "metis")]
 pub use metis::metis_parts;
 #[cfg(feature = "mpi")]
 pub use mpi::MpiRank;
-pub use operator::{DistributedBuilder, DistributedOp};
+pub use operator::DistributedOp;
 pub use part::PartOp;
 pub use partition::Partition;
 pub use simulate::{ScalingStep, simulate};

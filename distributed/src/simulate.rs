@@ -122,6 +122,37 @@ fn step<T: Scalar>(
     })
 }
 
+/// Partition into parts of about equal predicted time: parts of as many entries are cut again, by
+/// the times that are predicted for them. As [`Partition::of_rows`] if the profile does not tell.
+pub(crate) fn by_predicted_time<T: Scalar>(
+    a: CsrView<'_, T>,
+    parts: usize,
+    builder: &SparseOpBuilder,
+) -> Result<Partition, Error> {
+    let (row_ptr, order) = (a.row_ptr(), SummationOrder::of(RowLengths::of(a.row_ptr())));
+    let even = Partition::of_rows(row_ptr, parts)?;
+    let seconds = (0..parts).map(|part| match even.rows(part).is_empty() {
+        true => Ok(0.0),
+        false => compute(a, &even, part, order, builder),
+    });
+    let seconds = seconds.collect::<Result<Vec<f64>, Error>>()?;
+    let total: f64 = seconds.iter().sum();
+    if !(total.is_finite() && total > 0.0) {
+        return Ok(even);
+    }
+    let mut before = vec![0.0];
+    seconds.iter().for_each(|seconds| before.push(before[before.len() - 1] + seconds));
+    let work = |row: usize| (row_ptr[row] + row) as f64;
+    // In units of which the total has 2⁴⁰.
+    let unit = (1u64 << 40) as f64 / total;
+    Partition::balanced(a.nrows(), parts, |row| {
+        let part = if row == a.nrows() { parts - 1 } else { owner(even.offsets(), row) };
+        let rows = even.rows(part);
+        let share = (work(row) - work(rows.start)) / (work(rows.end) - work(rows.start)).max(1.0);
+        ((before[part] + share * seconds[part]) * unit) as u64
+    })
+}
+
 /// Predicted seconds of the rows of a part.
 fn compute<T: Scalar>(
     a: CsrView<'_, T>,
@@ -228,6 +259,35 @@ mod tests {
         let [first, last] = [&steps[1], &steps[12]];
         assert!(last.iteration_seconds() > first.compute_seconds / 2000.0);
         assert!(last.exchange_seconds > last.compute_seconds, "{last:?}");
+    }
+
+    #[test]
+    fn slower_rows_make_smaller_parts() {
+        // Rows whose entries are near the diagonal, and as many with scattered ones.
+        let rows = 60_000u32;
+        let column = |row: u32, k: u32| match row < rows / 2 {
+            true => (row + k) % rows,
+            false => (row.wrapping_mul(2_654_435_761).wrapping_add(k * 7919)) % rows,
+        };
+        let columns = (0..rows).flat_map(|row| (0..8).map(move |k| column(row, k))).collect();
+        let ends = (0..=rows as usize).map(|row| 8 * row).collect();
+        let (n, values) = (rows as usize, vec![1.0f64; 8 * rows as usize]);
+        let a = sparseop::CsrMatrix::try_new(n, n, ends, columns, values).unwrap();
+        let builder = SparseOpBuilder::new();
+        let timed = by_predicted_time(a.view(), 2, &builder).unwrap();
+        let even = Partition::of_rows(a.row_ptr(), 2).unwrap();
+        let order = SummationOrder::of(RowLengths::of(a.row_ptr()));
+        let slowest = |partition: &Partition| {
+            let seconds = |part| compute(a.view(), partition, part, order, &builder).unwrap();
+            f64::max(seconds(0), seconds(1))
+        };
+        assert!(slowest(&timed) <= slowest(&even), "{timed:?}");
+        assert!(timed.rows(0).len() >= even.rows(0).len(), "{timed:?}");
+        for (nrows, parts) in [(0, 3), (1, 1), (2, 5)] {
+            let zeros = sparseop::CsrMatrix::<f64>::zeros(nrows, nrows).unwrap();
+            let partition = by_predicted_time(zeros.view(), parts, &builder).unwrap();
+            assert_eq!((partition.parts(), partition.offsets()[parts]), (parts, nrows));
+        }
     }
 
     #[test]

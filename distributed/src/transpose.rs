@@ -100,7 +100,7 @@ impl<T: Scalar> PartOp<T> {
         self.transposed()?.apply(x, y)
     }
 
-    /// SystemOperator of the transposed matrix, distributed at the first call.
+    /// Operator of the transposed matrix, distributed at the first call.
     ///
     /// # Errors
     ///

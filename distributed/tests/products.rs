@@ -5,7 +5,7 @@ mod common;
 use common::{bits, matrices, one_part};
 use sparseop::matrix::CsrMatrix;
 use sparseop::{ErrorKind, Layout, Multivector, Scalar, SparseOp};
-use sparseop_distributed::{DistributedBuilder, DistributedOp};
+use sparseop_distributed::{Balance, DistributedBuilder, DistributedOp};
 use sparseop_testkit::{Oracle, x_vector};
 
 /// Checks a product against the oracle.
@@ -110,6 +110,19 @@ fn new_values_have_the_bits_of_a_new_operator() {
         op.apply_transpose(&across, &mut back).unwrap();
         new.apply_transpose(&across, &mut expected_back).unwrap();
         assert!(bits(&back) == bits(&expected_back), "{name}, transposed");
+    }
+}
+
+#[test]
+fn parts_of_equal_predicted_time_have_the_same_bits() {
+    for (name, a) in matrices::<f64>() {
+        let builder = DistributedBuilder::new(3).balance(Balance::PredictedTime);
+        let op = builder.build(&a).unwrap();
+        let (x, mut y) = (x_vector::<f64>(a.ncols()), vec![f64::NAN; a.nrows()]);
+        let mut expected = y.clone();
+        op.apply(&x, &mut y).unwrap();
+        one_part(&a).apply(&x, &mut expected).unwrap();
+        assert!(bits(&y) == bits(&expected), "{name}");
     }
 }
 
