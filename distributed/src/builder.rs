@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Time after which a rank no longer waits for the others, unless another one is set.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// Quantity that parts of consecutive rows have about as much of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,7 +81,8 @@ impl DistributedBuilder {
         self
     }
 
-    /// Sets the time after which a part no longer waits for the others. The default is 60 s.
+    /// Sets the time after which a part no longer waits for the others. The default is ten minutes:
+    /// threads do not end unnoticed.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;

@@ -59,8 +59,18 @@ impl ThreadRank {
         self.office.arrived.notify_all();
     }
 
-    /// The next message from a rank.
-    fn receive(&self, from: usize, deadline: Deadline) -> Result<Vec<u8>, Error> {
+    /// The next message from a rank, which has so many bytes.
+    fn receive(&self, from: usize, bytes: usize, deadline: Deadline) -> Result<Vec<u8>, Error> {
+        let message = self.take(from, deadline)?;
+        if message.len() == bytes {
+            return Ok(message);
+        }
+        let message = format!("rank {from} sends {} bytes instead of {bytes}", message.len());
+        self.fail(&message);
+        Err(Error::Communication { message })
+    }
+
+    fn take(&self, from: usize, deadline: Deadline) -> Result<Vec<u8>, Error> {
         let mut mail = self.mail();
         loop {
             let queue = mail.messages.get_mut(&(from, self.rank));
@@ -104,15 +114,7 @@ impl Communicator for ThreadRank {
         meanwhile();
         let deadline = Deadline::new(self.office.limit);
         for (rank, to) in receives {
-            let message = self.receive(*rank, deadline)?;
-            if message.len() != to.len() {
-                let (found, expected) = (message.len(), to.len());
-                let message =
-                    format!("rank {rank} sends {found} bytes where {expected} are expected");
-                self.fail(&message);
-                return Err(Error::Communication { message });
-            }
-            to.copy_from_slice(&message);
+            to.copy_from_slice(&self.receive(*rank, to.len(), deadline)?);
         }
         Ok(())
     }
@@ -122,10 +124,10 @@ impl Communicator for ThreadRank {
         self.send(others.map(|rank| (rank, own.to_vec())));
         let deadline = Deadline::new(self.office.limit);
         let mut all = Vec::with_capacity(lengths.iter().sum());
-        for rank in 0..self.size() {
+        for (rank, &length) in lengths.iter().enumerate() {
             match rank == self.rank {
                 true => all.extend_from_slice(own),
-                false => all.extend_from_slice(&self.receive(rank, deadline)?),
+                false => all.extend_from_slice(&self.receive(rank, length, deadline)?),
             }
         }
         Ok(all)
