@@ -62,7 +62,7 @@ impl<T: Scalar> DistributedOp<T> {
         &self.partition
     }
 
-    /// `y = A x`. With plans of the [same bits](DistributedBuilder::same_bits) the bits of `y` do
+    /// `y = A x`. With plans of the [same bits](crate::DistributedBuilder::same_bits) the bits of `y` do
     /// not depend on the number of parts.
     ///
     /// # Errors
@@ -80,7 +80,8 @@ impl<T: Scalar> DistributedOp<T> {
     ///
     /// # Errors
     ///
-    /// As [`apply`](Self::apply), and those of [`SparseOpBuilder::build`].
+    /// As [`apply`](Self::apply), and those of
+    /// [`SparseOpBuilder::build`](sparseop::SparseOpBuilder::build).
     pub fn apply_transpose(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
         let (nrows, ncols) = (self.nrows(), self.ncols());
         self.check("x", nrows, x.len())?;
