@@ -62,8 +62,8 @@ impl<T: Scalar> DistributedOp<T> {
         &self.partition
     }
 
-    /// `y = A x`. With plans of the [same bits](crate::DistributedBuilder::same_bits) the bits of `y` do
-    /// not depend on the number of parts.
+    /// `y = A x`. With plans of the [same bits](crate::DistributedBuilder::same_bits) the bits of
+    /// `y` do not depend on the number of parts.
     ///
     /// # Errors
     ///
