@@ -7,7 +7,7 @@ const MAX_BLOCKS: usize = 1 << 14;
 const LEAST_BLOCKS: usize = 1 << 6;
 
 /// Number of rows of a block from which larger ones do not make sums faster.
-const FAST_ROWS: usize = 16;
+const FAST_ROWS: usize = 64;
 
 /// Number of rows of a block, a power of two.
 pub(crate) fn block_rows(nrows: usize) -> usize {
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn a_block_is_a_power_of_two_of_rows() {
-        let rows = [0, 1, 127, 128, 1000, 1024, 1 << 18, (1 << 18) + 1, 1 << 20];
-        assert_eq!(rows.map(block_rows), [1, 1, 1, 2, 8, 16, 16, 32, 64]);
+        let rows = [0, 1, 127, 128, 1000, 1024, 4096, 1 << 20, (1 << 20) + 1, 1 << 22];
+        assert_eq!(rows.map(block_rows), [1, 1, 1, 2, 8, 16, 64, 64, 128, 256]);
     }
 }
