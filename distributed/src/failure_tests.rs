@@ -9,7 +9,7 @@ use sparseop::{Error, ErrorKind, SparseOpBuilder};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_millis(200);
+const LIMIT: Duration = Duration::from_secs(1);
 
 /// Errors of all ranks.
 fn errors(
@@ -50,7 +50,7 @@ fn a_rank_that_ends_is_an_error_at_every_other_one() {
     }
     let timeout = found.iter().flatten().find(|e| matches!(e, Error::Communication { .. }));
     let message = timeout.unwrap().to_string();
-    assert!(message.contains("no message from rank 2 within 0.2 s"), "{message}");
+    assert!(message.contains("no message from rank 2 within 1 s"), "{message}");
 }
 
 #[test]
