@@ -10,7 +10,7 @@ use crate::device::fused::{Code, Combine, Dots, Passes, Step};
 use crate::device::{Device, DeviceVec, Factor, ForeignCsr, Stream};
 use crate::formats::{self, Multivector, Plan};
 use crate::matrix::gallery::Spec;
-use crate::matrix::market::{self, Reader};
+use crate::matrix::market::{self, MarketEntries, MarketPieces, Reader};
 use crate::matrix::{CsrCow, CsrMatrix, CsrView, Triplets};
 use crate::tuning::{PackedPlan, PlanBench};
 use crate::{Error, Precision, Scalar, SparseOp, SparseOpBuilder};
@@ -66,6 +66,8 @@ compiled! {
         -> Result<CsrMatrix<Self>, Error> = Reader::read_impl;
     fn parse_market(reader: &Reader<'_>, text: &[u8])
         -> Result<CsrMatrix<Self>, Error> = Reader::parse_impl;
+    fn market_entries(pieces: &MarketPieces, path: &Path, lines: &[u8])
+        -> Result<MarketEntries<Self>, Error> = MarketPieces::entries_impl;
     fn write_market(path: &Path, a: CsrView<'_, Self>) -> Result<(), Error> = market::write_impl;
     fn read_vector(path: &Path) -> Result<Vec<Self>, Error> = market::read_vector_impl;
     fn write_vector(path: &Path, vector: &[Self]) -> Result<(), Error> = market::write_vector_impl;

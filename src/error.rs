@@ -2,9 +2,11 @@
 
 mod kind;
 mod printable;
+mod suggestion;
 
 pub use kind::ErrorKind;
 pub use printable::printable;
+pub(crate) use suggestion::suggestion;
 
 use crate::Precision;
 use std::path::{Path, PathBuf};
@@ -431,6 +433,32 @@ pub enum Error {
         /// The reason why it ended, and a remedy.
         reason: &'static str,
     },
+    /// A matrix cannot be distributed in this way.
+    #[error("not a valid partition: {message}")]
+    Partition {
+        /// The defect, with its position, and a remedy.
+        message: String,
+    },
+    /// The parts of a distributed operator do not belong together.
+    #[error("the ranks differ: {message}")]
+    RanksDiffer {
+        /// Difference, with the ranks, and a remedy.
+        message: String,
+    },
+    /// Another part of a distributed operator has failed.
+    #[error("rank {rank} has failed: {message}")]
+    RankFailed {
+        /// Number of the part, from 0.
+        rank: usize,
+        /// Its error.
+        message: String,
+    },
+    /// Messages among the parts of a distributed operator fail or do not arrive in time.
+    #[error("communication between ranks: {message}")]
+    Communication {
+        /// The failure, and a remedy.
+        message: String,
+    },
     /// A tuning profile cannot be used.
     #[error("profile {}: {}", printable(origin), printable(message))]
     Profile {
@@ -469,27 +497,4 @@ fn origin(path: &Path) -> String {
 /// Path of a file in messages.
 fn printed(path: &Path) -> String {
     printable(&path.display().to_string()).into_owned()
-}
-
-/// ` (did you mean `NEAREST`?)` if one of `known` is close enough to `text` to be a misspelling.
-pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    // A misspelling has one letter wrong, missing, doubled or swapped; in a long word two or three.
-    let slips = |word: &str| strsim::damerau_levenshtein(text, word);
-    known
-        .into_iter()
-        .filter(|word| slips(word) <= 1 + word.len() / 5)
-        .min_by_key(|word| slips(word))
-        .map(|word| format!(" (did you mean `{word}`?)"))
-        .unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slip_is_corrected_and_nonsense_is_not() {
-        assert_eq!(suggestion("sel", ["csr", "sell", "ell"]), " (did you mean `sell`?)");
-        assert_eq!(suggestion("xyzzy", ["csr", "sell"]), "");
-    }
 }

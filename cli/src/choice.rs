@@ -73,6 +73,15 @@ impl ChoiceArgs {
         self.device.get()
     }
 
+    /// Refuses a GPU for MPI ranks.
+    #[cfg(feature = "mpi")]
+    pub(super) fn check_ranks(&self) -> Result<()> {
+        if self.device.is_auto() || self.device()? == Device::Cpu {
+            return Ok(());
+        }
+        anyhow::bail!("MPI ranks run on the CPU; leave --device out, or use --device cpu")
+    }
+
     /// Settings of the calibration.
     pub(super) fn calibration(&self) -> Calibration {
         let default = Calibration::default();

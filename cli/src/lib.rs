@@ -10,7 +10,11 @@ mod choice;
 mod console;
 mod devices;
 mod gallery;
+#[cfg(feature = "mpi")]
+mod job;
+mod launcher;
 mod matrix_arg;
+mod plan_distributed;
 mod profile;
 mod rank;
 mod report;
@@ -66,6 +70,7 @@ enum Command {
     Apply(apply::ApplyArgs),
     Solve(solve::SolveArgs),
     Rank(rank::RankArgs),
+    PlanDistributed(plan_distributed::PlanDistributedArgs),
     Tune(tune::TuneArgs),
     Profile(profile::ProfileArgs),
     Gallery(gallery::GalleryArgs),
@@ -98,6 +103,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Apply(args) => apply::run(args, &console),
         Command::Solve(args) => solve::run(args, &console),
         Command::Rank(args) => rank::run(args, &console),
+        Command::PlanDistributed(args) => plan_distributed::run(args, &console),
         Command::Tune(args) => tune::run(args, &console),
         Command::Profile(args) => profile::run(args, &console),
         Command::Gallery(args) => gallery::run(args, &console),

@@ -1,15 +1,19 @@
 //! `sparseop rank`.
 
+#[cfg(feature = "mpi")]
+mod ranks;
+
 use super::choice::ChoiceArgs;
 use super::console::{Console, Left, Right, duration, table};
+use super::launcher;
 use super::matrix_arg::{MatrixSource, parser};
 use super::solve::{at_least_one, parse_tolerance};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
-use sparseop::{Plan, Precision, Scalar, ScalarKind};
-use sparseop_solvers::{Outcome, PageRank, Progress, Settings};
+use sparseop::{Precision, Scalar, ScalarKind};
+use sparseop_solvers::{Outcome, PageRank, Progress, Ranking, Settings};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -44,6 +48,11 @@ pub(super) struct RankArgs {
     /// Output file of all ranks, a Matrix Market array
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Seconds after which an MPI rank no longer waits for the others
+    #[cfg(feature = "mpi")]
+    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    #[arg(value_parser = super::choice::parse_seconds)]
+    rank_seconds: f64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -53,7 +62,7 @@ pub(super) struct RankArgs {
 
 /// The ranking as JSON.
 #[derive(Serialize)]
-struct Ranked {
+struct RankingJson {
     graph: String,
     pages: usize,
     links: u64,
@@ -61,7 +70,9 @@ struct Ranked {
     #[serde(skip_serializing_if = "Option::is_none")]
     value_precision: Option<Precision>,
     device: String,
-    plan: Plan,
+    plan: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ranks: Option<usize>,
     damping: f64,
     converged: bool,
     iterations: usize,
@@ -78,12 +89,41 @@ struct RankedPage {
     rank: f64,
 }
 
+/// The operator that ranked the pages.
+struct Ranked {
+    pages: usize,
+    links: u64,
+    /// Name of the device, and its spelling.
+    device: [String; 2],
+    plan: String,
+    /// Number of MPI ranks.
+    ranks: Option<usize>,
+    prepare_seconds: f64,
+}
+
+fn settings(args: &RankArgs) -> Settings {
+    Settings {
+        tolerance: args.tol,
+        max_iterations: usize::try_from(args.max_iter).unwrap_or(usize::MAX),
+        check_every: None,
+    }
+}
+
 fn parse_damping(text: &str) -> Result<f64, String> {
     let damping = text.parse::<f64>().ok().filter(|d| (0.0..1.0).contains(d));
     damping.ok_or_else(|| "write a number of at least 0 and below 1, such as 0.85".to_owned())
 }
 
 pub(super) fn run(args: &RankArgs, console: &Console) -> Result<()> {
+    #[cfg(feature = "mpi")]
+    if launcher::ranks().is_some() {
+        return match args.choice.dtype {
+            ScalarKind::F32 => ranks::rank::<f32>(args, console),
+            ScalarKind::F64 => ranks::rank::<f64>(args, console),
+        };
+    }
+    #[cfg(not(feature = "mpi"))]
+    launcher::refuse_jobs()?;
     match args.choice.dtype {
         ScalarKind::F32 => rank::<f32>(args, console),
         ScalarKind::F64 => rank::<f64>(args, console),
@@ -123,18 +163,32 @@ fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
     let op = pagerank.op();
     console.detail(|| op.explain().to_string());
     let bar = console.spinner(format!("ranking {}", args.graph.name()));
-    let settings = Settings {
-        tolerance: args.tol,
-        max_iterations: usize::try_from(args.max_iter).unwrap_or(usize::MAX),
-        check_every: None,
-    };
     let shown = bar.clone();
-    let ranking = pagerank.rank(args.damping, settings, |Progress { iterations, residual }| {
-        shown.set_message(format!("iteration {iterations}, change {residual:.2e}"));
-        ControlFlow::Continue(())
-    });
+    let ranking =
+        pagerank.rank(args.damping, settings(args), |Progress { iterations, residual }| {
+            shown.set_message(format!("iteration {iterations}, change {residual:.2e}"));
+            ControlFlow::Continue(())
+        });
     bar.finish_and_clear();
     let ranking = ranking?;
+    let op = Ranked {
+        pages: op.nrows(),
+        links: op.nnz(),
+        device: [op.device().spec().name, op.device().to_string()],
+        plan: op.plan().to_string(),
+        ranks: None,
+        prepare_seconds,
+    };
+    print(args, &op, ranking, console)
+}
+
+/// Writes and prints the ranks.
+fn print<T: Scalar>(
+    args: &RankArgs,
+    op: &Ranked,
+    ranking: Ranking<T>,
+    console: &Console,
+) -> Result<()> {
     if let Some(file) = &args.out {
         market::write_vector(file, &ranking.ranks)?;
     }
@@ -144,19 +198,20 @@ fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
         .map(|(page, rank)| RankedPage { page: page + 1, rank: rank.to_f64() });
     let residual = ranking.history.last().copied().unwrap_or(0.0);
     if args.json {
-        console.print_json(&Ranked {
+        console.print_json(&RankingJson {
             graph: args.graph.name(),
-            pages: op.nrows(),
-            links: op.nnz(),
+            pages: op.pages,
+            links: op.links,
             dtype: T::KIND,
             value_precision: args.choice.value_precision,
-            device: op.device().spec().name,
-            plan: op.plan().clone(),
+            device: op.device[0].clone(),
+            plan: op.plan.clone(),
+            ranks: op.ranks,
             damping: args.damping,
             converged: ranking.outcome == Outcome::Converged,
             iterations: ranking.iterations,
             residual,
-            prepare_seconds,
+            prepare_seconds: op.prepare_seconds,
             seconds: ranking.seconds,
             top: top.collect(),
         })?;
@@ -164,7 +219,7 @@ fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
         let rows =
             top.map(|RankedPage { page, rank }| vec![page.to_string(), format!("{rank:.6e}")]);
         console.print(&table(&[("page", Right), ("rank", Left)], rows))?;
-        let (pages, links, iterations) = (op.nrows(), op.nnz(), ranking.iterations);
+        let (pages, links, iterations) = (op.pages, op.links, ranking.iterations);
         console.note(&format!(
             "{pages} pages, numbered from 1, and {links} links: {iterations} iterations in {}, \
              the last one with a change of {residual:.2e}",
@@ -172,9 +227,9 @@ fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
         ));
         console.note(&format!(
             "plan {} on {}, prepared in {}",
-            op.plan(),
-            op.device(),
-            duration(prepare_seconds)
+            op.plan,
+            op.device[1],
+            duration(op.prepare_seconds)
         ));
     }
     if let Err(failure) = ranking.converged() {

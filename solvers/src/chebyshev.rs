@@ -3,12 +3,12 @@
 use super::cg::finish_step;
 use super::driver::{DIVERGED, OWN, Observer, RR, SECOND, THIRD, ZERO, counted, ring};
 use super::system::{Iteration, System};
-use super::{Jacobi, Method, Outcome, Progress, Settings, SolverBuilder};
+use super::{Jacobi, Method, Outcome, Progress, Settings, SolverBuilder, SystemOperator};
 use sparseop::device::Device;
 use sparseop::device::fused::{
     Code, Coefficient, Combine, Instruction, ONE, Partner, Passes, Program, Step,
 };
-use sparseop::{DeviceVec, Error, Scalar, SparseOp};
+use sparseop::{DeviceVec, Error, Scalar};
 
 const RHO: u16 = OWN;
 const BETA: u16 = OWN + 1;
@@ -147,7 +147,7 @@ impl<T: Scalar> Iteration<T> for Chebyshev<T> {
 /// [`Error::NotSquare`]; [`Error::NotConverged`] if the matrix is found not to be positive
 /// definite; [`Error::Gpu`] and the other errors of the device.
 pub fn estimate_bounds<T: Scalar>(
-    op: &SparseOp<T>,
+    op: &impl SystemOperator<T>,
     jacobi: Option<&Jacobi<T>>,
 ) -> Result<(f64, f64), Error> {
     bounds_of(op, jacobi, None)
@@ -155,7 +155,7 @@ pub fn estimate_bounds<T: Scalar>(
 
 /// As [`estimate_bounds`], with an observer that may end it.
 pub(super) fn bounds_of<T: Scalar>(
-    op: &SparseOp<T>,
+    op: &impl SystemOperator<T>,
     jacobi: Option<&Jacobi<T>>,
     observer: Option<&mut Observer<'_>>,
 ) -> Result<(f64, f64), Error> {
@@ -174,7 +174,7 @@ pub(super) fn bounds_of<T: Scalar>(
     };
     let mut solver = builder.build(op)?;
     // The vector has a component in the direction of every eigenvector.
-    let b: Vec<T> = (0..op.nrows() as u64).map(|i| T::from_f64(scattered(i))).collect();
+    let b: Vec<T> = op.own_rows().map(|i| T::from_f64(scattered(i as u64))).collect();
     let report = solver.solve(&b, &mut vec![T::ZERO; b.len()])?;
     let steps = report.iterations;
     let failed = [Outcome::NotPositiveDefinite, Outcome::NotFinite, Outcome::Interrupted];

@@ -23,21 +23,34 @@ impl<T: Scalar> Jacobi<T> {
         if nrows != ncols {
             return Err(Error::NotSquare { method: "a Jacobi preconditioner", nrows, ncols });
         }
-        let inverse = (0..nrows).map(|row| {
-            let (cols, values) = a.row(row);
-            let on_diagonal = cols.iter().zip(values).filter(|(col, _)| **col as usize == row);
-            let diagonal: f64 = on_diagonal.map(|(_, value)| value.to_f64()).sum();
-            let inverse = T::from_f64(1.0 / diagonal);
+        Self::of_diagonal(
+            0,
+            (0..nrows).map(|row| {
+                let (cols, values) = a.row(row);
+                let on_diagonal = cols.iter().zip(values).filter(|(col, _)| **col as usize == row);
+                on_diagonal.map(|(_, value)| value.to_f64()).sum()
+            }),
+        )
+    }
+
+    /// Creates the preconditioner of the rows of a square matrix from `first_row` on, whose
+    /// diagonal entries are `diagonal`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ZeroDiagonal`] and [`Error::NotFinite`], as [`Jacobi::of`].
+    pub fn of_diagonal(
+        first_row: usize,
+        diagonal: impl IntoIterator<Item = f64>,
+    ) -> Result<Self, Error> {
+        let inverse = diagonal.into_iter().enumerate().map(|(at, diagonal)| {
+            let (index, inverse) = (first_row + at, T::from_f64(1.0 / diagonal));
             if diagonal == 0.0 {
-                Err(Error::ZeroDiagonal { row })
+                Err(Error::ZeroDiagonal { row: index })
             } else if !diagonal.is_finite() {
-                Err(Error::NotFinite { vector: "diagonal", index: row, value: diagonal })
+                Err(Error::NotFinite { vector: "diagonal", index, value: diagonal })
             } else if !inverse.to_f64().is_finite() {
-                Err(Error::NotFinite {
-                    vector: "1 / diagonal",
-                    index: row,
-                    value: inverse.to_f64(),
-                })
+                Err(Error::NotFinite { vector: "1 / diagonal", index, value: inverse.to_f64() })
             } else {
                 Ok(inverse)
             }

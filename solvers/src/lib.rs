@@ -45,6 +45,7 @@ mod gmres;
 #[cfg(test)]
 mod input_tests;
 mod jacobi;
+mod operator;
 mod pagerank;
 mod power;
 #[cfg(test)]
@@ -59,7 +60,10 @@ mod walk_tests;
 
 pub use chebyshev::estimate_bounds;
 pub use jacobi::Jacobi;
+pub use operator::SystemOperator;
 pub use pagerank::{PageRank, Ranking, link_matrix};
+#[doc(hidden)]
+pub use pagerank::{rank, scale_links};
 pub use power::{Eigenpair, power};
 pub use report::{Outcome, Progress, Report};
 pub use solver::{Solver, SolverBuilder};

@@ -4,7 +4,7 @@ use super::driver::{
     Driver, ITERATIONS, LIMIT, OWN, REGISTERS, RR, TARGET, counted, outcome, status,
 };
 use super::report::seconds;
-use super::{Outcome, Progress, Settings};
+use super::{Outcome, Progress, Settings, SystemOperator};
 use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream};
@@ -100,29 +100,38 @@ pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Err
     let mut scaled = graph.to_owned();
     for row in 0..nrows {
         let range = graph.row_range(row);
-        let weights = &mut scaled.values_mut()[range];
-        if let Some(weight) =
-            weights.iter().find(|weight| !(weight.to_f64() >= 0.0 && weight.to_f64().is_finite()))
-        {
-            let message = format!(
-                "the weight of a link is a finite number from 0 on, but page {row}, counted from \
-                 0, has one of {weight}"
-            );
-            return Err(Error::SolverSetting { method: METHOD, message });
-        }
-        let sum: f64 = weights.iter().map(|weight| weight.to_f64()).sum();
-        if sum.is_infinite() {
-            let message = format!(
-                "the weights of the links of page {row}, counted from 0, add up to more than a \
-                 number can hold; scale them"
-            );
-            return Err(Error::SolverSetting { method: METHOD, message });
-        }
-        if sum > 0.0 {
-            weights.iter_mut().for_each(|weight| *weight = T::from_f64(weight.to_f64() / sum));
-        }
+        scale_links(row, &mut scaled.values_mut()[range])?;
     }
     Ok(scaled.transpose())
+}
+
+/// Divides the weights of the links of a page, counted from 0, by their sum, unless that is 0.
+///
+/// # Errors
+///
+/// [`Error::SolverSetting`], as [`link_matrix`].
+pub fn scale_links<T: Scalar>(row: usize, weights: &mut [T]) -> Result<(), Error> {
+    if let Some(weight) =
+        weights.iter().find(|weight| !(weight.to_f64() >= 0.0 && weight.to_f64().is_finite()))
+    {
+        let message = format!(
+            "the weight of a link is a finite number from 0 on, but page {row}, counted from \
+                 0, has one of {weight}"
+        );
+        return Err(Error::SolverSetting { method: METHOD, message });
+    }
+    let sum: f64 = weights.iter().map(|weight| weight.to_f64()).sum();
+    if sum.is_infinite() {
+        let message = format!(
+            "the weights of the links of page {row}, counted from 0, add up to more than a \
+                 number can hold; scale them"
+        );
+        return Err(Error::SolverSetting { method: METHOD, message });
+    }
+    if sum > 0.0 {
+        weights.iter_mut().for_each(|weight| *weight = T::from_f64(weight.to_f64() / sum));
+    }
+    Ok(())
 }
 
 impl<T: Scalar> PageRank<T> {
@@ -152,82 +161,84 @@ impl<T: Scalar> PageRank<T> {
         settings: Settings,
         observer: impl FnMut(Progress) -> ControlFlow<()> + 'a,
     ) -> Result<Ranking<T>, Error> {
-        settings.check(METHOD)?;
-        if !(0.0..1.0).contains(&damping) {
-            let message = format!("damping is from 0 on and below 1, not {damping}");
-            return Err(Error::SolverSetting { method: METHOD, message });
-        }
-        let (op, pages) = (&self.op, self.op.nrows());
-        if pages == 0 {
-            let (ranks, outcome) = (Vec::new(), Outcome::Converged);
-            return Ok(Ranking {
-                ranks,
-                outcome,
-                iterations: 0,
-                history: Vec::new(),
-                seconds: 0.0,
-            });
-        }
-        let mut code = Code::new();
-        // Rank that is not passed along links is distributed by jumps. This includes the rank of
-        // pages without links, which need no separate treatment.
-        let jump = code.add(&[
-            Instruction::Mul(PASSED, DAMPING, PASSED),
-            Instruction::Sub(JUMPS, ONE, PASSED),
-        ]);
-        let conclude = code.add(&counted(RR));
-        let (device, stream) = (op.device(), Stream::new(op.device())?);
-        let uniform = DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); pages])?;
-        let mut ranks =
-            DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); pages])?;
-        let mut passed = DeviceVec::zeros(device, pages)?;
-        let mut driver = Driver::new(
-            &stream,
-            &settings,
-            usize::from(REGISTERS),
-            code,
-            Some(Box::new(observer)),
-        )?;
-        let mut registers = driver.passes.read()?;
-        for (register, value) in [
-            (DAMPING, damping),
-            (TARGET, settings.tolerance),
-            (LIMIT, settings.max_iterations as f64),
-        ] {
-            registers[usize::from(register)] = value;
-        }
-        driver.passes.write(&registers)?;
-        let every = driver.every;
-        let (registers, seconds) =
-            driver.run(settings.max_iterations, |change| change, &mut |passes| {
-                for _ in 0..every {
-                    op.apply_device(&stream, &ranks, &mut passed)?;
-                    passes.dots(Dots {
-                        of: &passed,
-                        with: None,
-                        and: None,
-                        at: PASSED,
-                        then: jump,
-                        backward: true,
-                    })?;
-                    let next = Combine {
-                        add: Some((Coefficient::plus(DAMPING), &passed)),
-                        and: Some((Coefficient::plus(JUMPS), &uniform)),
-                        sums: [Partner::Change, Partner::Absent],
-                        at: RR,
-                        then: conclude,
-                        ..Combine::new()
-                    };
-                    passes.combine(&mut ranks, next)?;
-                }
-                Ok(())
-            })?;
-        Ok(Ranking {
-            ranks: ranks.to_vec()?,
-            outcome: outcome(status(&registers)),
-            iterations: registers[usize::from(ITERATIONS)] as usize,
-            history: driver.history,
-            seconds,
-        })
+        rank(&self.op, damping, settings, observer)
     }
+}
+
+/// Ranks of the pages whose rows of a [link matrix](link_matrix) the operator has; see
+/// [`PageRank::rank`].
+///
+/// # Errors
+///
+/// As [`PageRank::rank`].
+pub fn rank<'a, T: Scalar>(
+    op: &impl SystemOperator<T>,
+    damping: f64,
+    settings: Settings,
+    observer: impl FnMut(Progress) -> ControlFlow<()> + 'a,
+) -> Result<Ranking<T>, Error> {
+    settings.check(METHOD)?;
+    if !(0.0..1.0).contains(&damping) {
+        let message = format!("damping is from 0 on and below 1, not {damping}");
+        return Err(Error::SolverSetting { method: METHOD, message });
+    }
+    let (pages, own) = (op.shape().0, op.own_rows().len());
+    if pages == 0 {
+        let (ranks, outcome) = (Vec::new(), Outcome::Converged);
+        return Ok(Ranking { ranks, outcome, iterations: 0, history: Vec::new(), seconds: 0.0 });
+    }
+    let mut code = Code::new();
+    // Rank that is not passed along links is distributed by jumps. This includes the rank of
+    // pages without links, which need no separate treatment.
+    let jump = code
+        .add(&[Instruction::Mul(PASSED, DAMPING, PASSED), Instruction::Sub(JUMPS, ONE, PASSED)]);
+    let conclude = code.add(&counted(RR));
+    let (device, stream) = (op.device(), Stream::new(op.device())?);
+    let uniform = DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); own])?;
+    let mut ranks = DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); own])?;
+    let mut passed = DeviceVec::zeros(device, own)?;
+    let mut driver =
+        Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
+    if let Some(sums) = op.shared_sums() {
+        driver.passes.share_sums(sums)?;
+    }
+    let mut registers = driver.passes.read()?;
+    for (register, value) in
+        [(DAMPING, damping), (TARGET, settings.tolerance), (LIMIT, settings.max_iterations as f64)]
+    {
+        registers[usize::from(register)] = value;
+    }
+    driver.passes.write(&registers)?;
+    let every = driver.every;
+    let (registers, seconds) =
+        driver.run(settings.max_iterations, |change| change, &mut |passes| {
+            for _ in 0..every {
+                op.apply_device(&stream, &ranks, &mut passed)?;
+                passes.dots(Dots {
+                    of: &passed,
+                    with: None,
+                    and: None,
+                    at: PASSED,
+                    then: jump,
+                    backward: true,
+                })?;
+                let next = Combine {
+                    add: Some((Coefficient::plus(DAMPING), &passed)),
+                    and: Some((Coefficient::plus(JUMPS), &uniform)),
+                    sums: [Partner::Change, Partner::Absent],
+                    at: RR,
+                    then: conclude,
+                    ..Combine::new()
+                };
+                passes.combine(&mut ranks, next)?;
+            }
+            Ok(())
+        })?;
+    Ok(Ranking {
+        ranks: ranks.to_vec()?,
+        outcome: outcome(status(&registers)),
+        iterations: registers[usize::from(ITERATIONS)] as usize,
+        history: driver.history,
+        seconds,
+    })
 }

@@ -9,11 +9,11 @@ use super::driver::{
 };
 use super::gmres::Gmres;
 use super::system::{Iteration, System};
-use super::{Jacobi, Method, Outcome, Progress, Report, Settings, check_finite};
+use super::{Jacobi, Method, Outcome, Progress, Report, Settings, SystemOperator, check_finite};
 use sparseop::device::fused::{
     Code, Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS,
 };
-use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
+use sparseop::{DeviceVec, Error, Scalar, Stream};
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 
@@ -89,20 +89,21 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
     /// [`Error::VectorLength`] if the preconditioner is that of another matrix;
     /// [`Error::NotConverged`] if Chebyshev's bounds have to be estimated and cannot be;
     /// [`Error::GpuMemory`], [`Error::Gpu`] and [`Error::KernelCompile`].
-    pub fn build(self, op: &'a SparseOp<T>) -> Result<Solver<'a, T>, Error> {
+    pub fn build(self, op: &'a impl SystemOperator<T>) -> Result<Solver<'a, T>, Error> {
         let Self { mut method, settings, jacobi, mut observer } = self;
         let name = method.name();
-        let (nrows, ncols) = (op.nrows(), op.ncols());
+        let (nrows, ncols) = op.shape();
         if nrows != ncols {
             return Err(Error::NotSquare { method: name, nrows, ncols });
         }
         settings.check(name)?;
+        let n = op.own_rows().len();
         if let Some(found) =
-            jacobi.as_ref().map(|jacobi| jacobi.inverse.len()).filter(|found| *found != nrows)
+            jacobi.as_ref().map(|jacobi| jacobi.inverse.len()).filter(|found| *found != n)
         {
             return Err(Error::VectorLength {
                 vector: "diagonal",
-                expected: nrows,
+                expected: n,
                 found,
                 nrows,
                 ncols,
@@ -113,27 +114,28 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
             method = Method::Chebyshev { bounds: Some(bounds) };
         }
         let device = op.device();
-        let zeros = || DeviceVec::zeros(device, nrows);
+        let zeros = || DeviceVec::zeros(device, n);
         let diagonal =
             jacobi.map(|jacobi| DeviceVec::from_slice(device, &jacobi.inverse)).transpose()?;
         let mut code = Code::new();
         let iteration: Box<dyn Iteration<T> + 'a> = match method {
-            Method::Cg => Box::new(Cg::new(device, nrows, diagonal.is_some(), &mut code)?),
-            Method::BiCgStab => {
-                Box::new(BiCgStab::new(device, nrows, diagonal.is_some(), &mut code)?)
-            }
+            Method::Cg => Box::new(Cg::new(device, n, diagonal.is_some(), &mut code)?),
+            Method::BiCgStab => Box::new(BiCgStab::new(device, n, diagonal.is_some(), &mut code)?),
             Method::Gmres { restart } => {
-                Box::new(Gmres::new(device, nrows, restart, diagonal.is_some(), &mut code)?)
+                Box::new(Gmres::new(device, n, restart, diagonal.is_some(), &mut code)?)
             }
             Method::Chebyshev { bounds } => {
-                Box::new(Chebyshev::new(device, nrows, bounds.unwrap_or_default(), &mut code)?)
+                Box::new(Chebyshev::new(device, n, bounds.unwrap_or_default(), &mut code)?)
             }
         };
         let stream = Stream::new(device)?;
-        let driver =
+        let mut driver =
             Driver::new(&stream, &settings, Gmres::<T>::registers(method), code, observer)?;
-        let system =
-            System { op, stream, diagonal, b: zeros()?, x: zeros()?, r: zeros()?, kept: zeros()? };
+        if let Some(sums) = op.shared_sums() {
+            driver.passes.share_sums(sums)?;
+        }
+        let [b, x, r, kept] = [zeros()?, zeros()?, zeros()?, zeros()?];
+        let system = System { op, n, stream, diagonal, b, x, r, kept };
         let mut solver = Solver { method, settings, system, driver, iteration };
         solver.batch(0, true)?;
         Ok(solver)
@@ -163,7 +165,7 @@ impl<T: Scalar> Solver<'_, T> {
             // vector.
             Method::Gmres { restart } => 2 * restart as u64 + 5 + 3 * preconditioned,
         };
-        vectors * (self.system.op.nrows() * size_of::<T>()) as u64
+        vectors * (self.system.n * size_of::<T>()) as u64
     }
 
     /// Solves A x = b, starting from the given `x`.
@@ -177,7 +179,7 @@ impl<T: Scalar> Solver<'_, T> {
     /// [`Error::SolverSetting`] if `b` is not zero but too small to be squared, below about 1e-154;
     /// [`Error::Gpu`] if the GPU fails.
     pub fn solve(&mut self, b: &[T], x: &mut [T]) -> Result<Report, Error> {
-        let n = self.system.op.nrows();
+        let n = self.system.n;
         for (vector, elements) in [("b", b), ("x", &*x)] {
             if elements.len() != n {
                 let found = elements.len();
@@ -203,7 +205,7 @@ impl<T: Scalar> Solver<'_, T> {
         b: &DeviceVec<T>,
         x: &mut DeviceVec<T>,
     ) -> Result<Report, Error> {
-        let n = self.system.op.nrows();
+        let n = self.system.n;
         for (vector, found) in [("b", b.len()), ("x", x.len())] {
             if found != n {
                 return Err(Error::VectorLength { vector, expected: n, found, nrows: n, ncols: n });

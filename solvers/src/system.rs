@@ -1,14 +1,17 @@
 //! A linear system, and the interface of a method.
 
+use super::SystemOperator;
 use super::driver::{HISTORY, ITERATIONS, ring, status};
 use sparseop::device::fused::Passes;
-use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
+use sparseop::{DeviceVec, Error, Scalar, Stream};
 use std::fmt::Debug;
 
 /// The system, and the vectors common to all methods.
 #[derive(Debug)]
 pub(super) struct System<'a, T: Scalar> {
-    pub(super) op: &'a SparseOp<T>,
+    pub(super) op: &'a dyn SystemOperator<T>,
+    /// Number of own elements of a vector.
+    pub(super) n: usize,
     pub(super) stream: Stream,
     /// Inverse of the diagonal, if there is a preconditioner.
     pub(super) diagonal: Option<DeviceVec<T>>,

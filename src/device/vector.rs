@@ -219,7 +219,8 @@ impl<T: Scalar> DeviceVec<T> {
     }
 
     /// The elements, which are in host memory: the caller has checked the device.
-    pub(crate) fn host(&self) -> &[T] {
+    #[doc(hidden)]
+    pub fn host(&self) -> &[T] {
         match &self.storage {
             Storage::Host(data) => data,
             Storage::Foreign(memory) => memory.as_slice(),
@@ -228,7 +229,8 @@ impl<T: Scalar> DeviceVec<T> {
     }
 
     /// As [`host`](Self::host), mutable.
-    pub(crate) fn host_mut(&mut self) -> &mut [T] {
+    #[doc(hidden)]
+    pub fn host_mut(&mut self) -> &mut [T] {
         match &mut self.storage {
             Storage::Host(data) => data,
             Storage::Foreign(memory) => memory.as_mut_slice(),

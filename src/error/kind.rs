@@ -28,6 +28,8 @@ pub enum ErrorKind {
     Unsupported,
     /// An iteration that did not converge.
     NotConverged,
+    /// A failure of another part of a distributed operator, or of the messages among the parts.
+    Communication,
 }
 
 impl Error {
@@ -38,7 +40,8 @@ impl Error {
             Self::InvalidMatrix { .. }
             | Self::OtherPattern { .. }
             | Self::NotSquare { .. }
-            | Self::ZeroDiagonal { .. } => Kind::InvalidMatrix,
+            | Self::ZeroDiagonal { .. }
+            | Self::RanksDiffer { .. } => Kind::InvalidMatrix,
             Self::VectorLength { .. }
             | Self::VectorsLength { .. }
             | Self::MultivectorMismatch { .. }
@@ -49,6 +52,7 @@ impl Error {
             | Self::OutOfBounds { .. }
             | Self::NotFinite { .. }
             | Self::SolverSetting { .. }
+            | Self::Partition { .. }
             | Self::VectorPass { .. } => Kind::InvalidArgument,
             Self::ForeignMemory { .. } => Kind::InvalidPointer,
             Self::DeviceUnavailable { .. } => Kind::DeviceUnavailable,
@@ -70,6 +74,7 @@ impl Error {
             | Self::NoRoom { .. }
             | Self::NotCapturable { .. } => Kind::Unsupported,
             Self::NotConverged { .. } => Kind::NotConverged,
+            Self::Communication { .. } | Self::RankFailed { .. } => Kind::Communication,
         }
     }
 }

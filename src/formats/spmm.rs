@@ -88,6 +88,12 @@ impl<V> Multivector<V> {
         self.layout
     }
 
+    /// The vectors.
+    #[doc(hidden)]
+    pub fn into_data(self) -> V {
+        self.data
+    }
+
     /// The same multivector with its data converted by `f`.
     pub(crate) fn map<W>(self, f: impl FnOnce(V) -> W) -> Multivector<W> {
         Multivector { data: f(self.data), count: self.count, layout: self.layout }

@@ -5,7 +5,7 @@ use crate::console::percent;
 use clap::ValueEnum;
 use rayon::prelude::*;
 use sparseop::Scalar;
-use sparseop::matrix::CsrMatrix;
+use sparseop::matrix::{CsrMatrix, CsrView};
 
 /// Largest relative difference of a symmetric matrix and its transpose: rounding of the values to
 /// half the digits of f64.
@@ -22,6 +22,43 @@ pub(super) struct Suitability {
     not_positive: Option<usize>,
 }
 
+/// Some rows of a matrix, compared with those of its transpose.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ComparedRows {
+    /// Σ (a − aᵀ)² and Σ a².
+    pub(super) squares: f64,
+    pub(super) all: f64,
+    /// Number of entries that differ from their transposed entry, and of all.
+    pub(super) differing: f64,
+    pub(super) entries: f64,
+    /// First row, from 0, whose diagonal entry is not above 0.
+    pub(super) not_positive: Option<usize>,
+}
+
+impl ComparedRows {
+    /// Compares the rows from `first` on with those of the transpose.
+    pub(super) fn of<T: Scalar>(a: CsrView<'_, T>, mirror: CsrView<'_, T>, first: usize) -> Self {
+        let rows = (0..a.nrows()).into_par_iter();
+        let compared = rows.map(|row| differences(a.row(row), mirror.row(row)));
+        let add = |x: (f64, f64, u64), y: (f64, f64, u64)| (x.0 + y.0, x.1 + y.1, x.2 + y.2);
+        let (squares, all, differing) = compared.reduce(|| (0.0, 0.0, 0), add);
+        let is_positive = |&row: &usize| {
+            let (columns, values) = a.row(row);
+            let entries = columns.iter().zip(values);
+            let places = entries.filter(|(column, _)| **column as usize == first + row);
+            places.map(|(_, value)| value.to_f64()).sum::<f64>() > 0.0
+        };
+        let not_positive = (0..a.nrows()).into_par_iter().find_first(|row| !is_positive(row));
+        Self {
+            squares,
+            all,
+            differing: differing as f64,
+            entries: a.nnz() as f64,
+            not_positive: not_positive.map(|row| first + row),
+        }
+    }
+}
+
 impl Suitability {
     /// Compares a matrix with its transpose. `None` if it is not square, or if there is no memory
     /// for the transpose.
@@ -30,21 +67,18 @@ impl Suitability {
             return None;
         }
         let transposed = a.view().try_transpose().ok()?;
-        let (a, mirror) = (a.view(), transposed.view());
-        let rows = (0..a.nrows()).into_par_iter();
-        let compared = rows.map(|row| differences(a.row(row), mirror.row(row)));
-        let add = |x: (f64, f64, u64), y: (f64, f64, u64)| (x.0 + y.0, x.1 + y.1, x.2 + y.2);
-        let (squares, all, differing) = compared.reduce(|| (0.0, 0.0, 0), add);
-        let is_positive = |&row: &usize| {
-            let (columns, values) = a.row(row);
-            let places = columns.iter().zip(values).filter(|(column, _)| **column as usize == row);
-            places.map(|(_, value)| value.to_f64()).sum::<f64>() > 0.0
-        };
-        Some(Self {
+        Some(Self::from(&[ComparedRows::of(a.view(), transposed.view(), 0)]))
+    }
+
+    /// Properties of a matrix from those of its rows, some at a time.
+    pub(super) fn from(rows: &[ComparedRows]) -> Self {
+        let sum = |of: fn(&ComparedRows) -> f64| rows.iter().map(of).sum::<f64>();
+        let (squares, all) = (sum(|rows| rows.squares), sum(|rows| rows.all));
+        Self {
             asymmetry: if all == 0.0 { 0.0 } else { (squares / all).sqrt() },
-            differing: differing as f64 / a.nnz().max(1) as f64,
-            not_positive: (0..a.nrows()).into_par_iter().find_first(|row| !is_positive(row)),
-        })
+            differing: sum(|rows| rows.differing) / sum(|rows| rows.entries).max(1.0),
+            not_positive: rows.iter().find_map(|rows| rows.not_positive),
+        }
     }
 
     fn is_symmetric(&self) -> bool {

@@ -1,16 +1,19 @@
 //! `sparseop solve`.
 
 mod method;
+#[cfg(feature = "mpi")]
+mod ranks;
 mod result;
 
 use super::choice::ChoiceArgs;
 use super::console::Console;
+use super::launcher;
 use super::matrix_arg::{MatrixSource, parser};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 use method::{Suitability, needs_positive_definite};
-use result::{SolveResult, print, time};
+use result::{OpText, SolveResult, print, time};
 use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Scalar, ScalarKind, SparseOp};
@@ -83,6 +86,11 @@ pub(super) struct SolveArgs {
     /// Storage plan to use instead of the chosen one
     #[arg(long, value_name = "PLAN")]
     plan: Option<Plan>,
+    /// Seconds after which an MPI rank no longer waits for the others
+    #[cfg(feature = "mpi")]
+    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    #[arg(value_parser = super::choice::parse_seconds)]
+    rank_seconds: f64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -130,6 +138,15 @@ fn parse_bounds(text: &str) -> Result<(f64, f64), String> {
 }
 
 pub(super) fn run(args: &SolveArgs, console: &Console) -> Result<()> {
+    #[cfg(feature = "mpi")]
+    if launcher::ranks().is_some() {
+        return match args.choice.dtype {
+            ScalarKind::F32 => ranks::solve::<f32>(args, console),
+            ScalarKind::F64 => ranks::solve::<f64>(args, console),
+        };
+    }
+    #[cfg(not(feature = "mpi"))]
+    launcher::refuse_jobs()?;
     match args.choice.dtype {
         ScalarKind::F32 => solve::<f32>(args, console),
         ScalarKind::F64 => solve::<f64>(args, console),
@@ -170,7 +187,7 @@ fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()> {
         Some(cost) => Some(time(&op, cost, done.seconds / done.iterations.max(1) as f64)?),
         None => None,
     };
-    print(args, (name, why), &op, &done, timing, console)?;
+    print(args, (name, why), &OpText::of(&op), &done, timing, console)?;
     if let Some(failure) = done.failure {
         console.error(&failure.to_string());
     }
@@ -209,6 +226,12 @@ fn method_for<T: Scalar>(args: &SolveArgs, a: &CsrMatrix<T>) -> Result<(Name, Op
     let (name, is_auto) = (args.method, args.method == Name::Auto);
     // The solvers refuse other matrices by their dimensions.
     let looked = (is_auto || needs_positive_definite(name)).then(|| Suitability::of(a)).flatten();
+    suitable(args, looked)
+}
+
+/// The method for a matrix with these properties, if they are known.
+fn suitable(args: &SolveArgs, looked: Option<Suitability>) -> Result<(Name, Option<String>)> {
+    let (name, is_auto) = (args.method, args.method == Name::Auto);
     match looked {
         None if is_auto => Ok((Name::Bicgstab, None)),
         None => Ok((name, None)),
@@ -261,6 +284,16 @@ fn right_hand_side<T: Scalar>(
     Ok(b)
 }
 
+/// The method of a name, with its parameters.
+fn method_of(args: &SolveArgs, name: Name) -> Method {
+    match name {
+        Name::Bicgstab => Method::BiCgStab,
+        Name::Gmres => Method::Gmres { restart: args.restart as usize },
+        Name::Chebyshev => Method::Chebyshev { bounds: args.eigenvalues },
+        Name::Auto | Name::Cg | Name::Power => Method::Cg,
+    }
+}
+
 fn solve_system<T: Scalar>(
     args: &SolveArgs,
     name: Name,
@@ -268,12 +301,7 @@ fn solve_system<T: Scalar>(
     op: &SparseOp<T>,
     console: &Console,
 ) -> Result<SolveResult<T>> {
-    let method = match name {
-        Name::Bicgstab => Method::BiCgStab,
-        Name::Gmres => Method::Gmres { restart: args.restart as usize },
-        Name::Chebyshev => Method::Chebyshev { bounds: args.eigenvalues },
-        Name::Auto | Name::Cg | Name::Power => Method::Cg,
-    };
+    let method = method_of(args, name);
     let (bar, observer) = spinner(args, console);
     let (solver, prepare) = timed(|| {
         let builder = SolverBuilder::new(method).settings(settings(args)).progress(observer);

@@ -5,7 +5,7 @@ use crate::console::{Console, duration};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::tuning::stopwatch::{Policy, time_batch, time_interleaved};
-use sparseop::{DeviceVec, Plan, Precision, Scalar, ScalarKind, SparseOp, Stream};
+use sparseop::{DeviceVec, Precision, Scalar, ScalarKind, SparseOp, Stream};
 use sparseop_solvers::Outcome;
 
 /// The result as JSON.
@@ -18,7 +18,9 @@ struct Solved<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     value_precision: Option<Precision>,
     device: String,
-    plan: Plan,
+    plan: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ranks: Option<usize>,
     method: &'a str,
     preconditioner: &'a str,
     converged: bool,
@@ -87,11 +89,34 @@ pub(super) fn time<T: Scalar>(
     })
 }
 
+/// Description of an operator.
+pub(super) struct OpText {
+    pub(super) nrows: usize,
+    pub(super) nnz: u64,
+    /// Name of the device, and its spelling.
+    pub(super) device: [String; 2],
+    pub(super) plan: String,
+    /// Number of MPI ranks.
+    pub(super) ranks: Option<usize>,
+}
+
+impl OpText {
+    pub(super) fn of<T: Scalar>(op: &SparseOp<T>) -> Self {
+        Self {
+            nrows: op.nrows(),
+            nnz: op.nnz(),
+            device: [op.device().spec().name, op.device().to_string()],
+            plan: op.plan().to_string(),
+            ranks: None,
+        }
+    }
+}
+
 /// Prints the result of the method, with the reason for it if there is one.
 pub(super) fn print<T: Scalar>(
     args: &SolveArgs,
     (name, why): (Name, Option<String>),
-    op: &SparseOp<T>,
+    op: &OpText,
     done: &SolveResult<T>,
     timing: Option<Timing>,
     console: &Console,
@@ -103,12 +128,13 @@ pub(super) fn print<T: Scalar>(
     if args.json {
         return console.print_json(&Solved {
             matrix: args.matrix.name(),
-            nrows: op.nrows(),
-            nnz: op.nnz(),
+            nrows: op.nrows,
+            nnz: op.nnz,
             dtype: T::KIND,
             value_precision: args.choice.value_precision,
-            device: op.device().spec().name,
-            plan: op.plan().clone(),
+            device: op.device[0].clone(),
+            plan: op.plan.clone(),
+            ranks: op.ranks,
             method: &method,
             preconditioner: &spelling(&preconditioner),
             converged: done.outcome == Outcome::Converged,
@@ -144,8 +170,8 @@ pub(super) fn print<T: Scalar>(
     }
     text += &format!(
         "plan     {} on {}, prepared in {}\n",
-        op.plan(),
-        op.device(),
+        op.plan,
+        op.device[1],
         duration(done.prepare)
     );
     if let Some(Timing { product_us, vector_bytes, bound_us, over_bound, .. }) = timing {

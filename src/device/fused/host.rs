@@ -1,11 +1,12 @@
 //! Passes on the CPU. Parts depend on the length alone, so sums have the same bits for any number
 //! of threads.
 
-use super::{Coefficient, Combine, Dots, Partner, Step};
-use crate::Scalar;
+use super::{Coefficient, Combine, Dots, Partner, SharedSums, Step};
 use crate::device::DeviceVec;
-use crate::device::cpu::{MAX_PARTS, Output, for_each_part, partition};
+use crate::device::cpu::{Output, for_each_part, partition};
+use crate::{Error, Scalar};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Elements that a whole pass processes while they are in the L1 cache.
 const BATCH: usize = 512;
@@ -21,44 +22,86 @@ const ALIGN: usize = 64;
 pub(super) struct HostPasses {
     len: usize,
     parts: Box<[usize]>,
+    /// Sums of the blocks: of the parts, or smaller ones if sums are shared.
     sums: Vec<[f64; 2]>,
+    shared: Option<Arc<dyn SharedSums>>,
+}
+
+/// Blocks of the elements, whose sums are stored: the parts, or smaller ones.
+struct SumBlocks<'a> {
+    parts: &'a [usize],
+    block: Option<usize>,
+    sums: Output<[f64; 2]>,
+}
+
+impl SumBlocks<'_> {
+    /// Calls `batch` for the batches of a part, and adds their sums block by block.
+    #[inline(always)]
+    fn each(&self, range: Range<usize>, mut batch: impl FnMut(Range<usize>) -> [f64; 2]) {
+        let (mut start, mut sums) = (range.start, [0.0; 2]);
+        while start < range.end {
+            let block_end = match self.block {
+                None => range.end,
+                Some(block) => (start / block + 1).saturating_mul(block).min(range.end),
+            };
+            let end = (start + BATCH).min(block_end);
+            let [a, b] = batch(start..end);
+            sums = [sums[0] + a, sums[1] + b];
+            if end == block_end {
+                let index = match self.block {
+                    None => self.parts.partition_point(|&part| part <= start) - 1,
+                    Some(block) => start / block,
+                };
+                // SAFETY: there is one element for each block, and each block is in one part.
+                unsafe { self.sums.set(index, sums) };
+                sums = [0.0; 2];
+            }
+            start = end;
+        }
+    }
 }
 
 /// Elements of a vector, if any.
 type Elements<'a, T> = Option<&'a [T]>;
 
 impl HostPasses {
-    /// Runs `body` for every part and returns the two sums, added in the order of the parts.
-    fn pass(&mut self, len: usize, body: impl Fn(Range<usize>) -> [f64; 2] + Sync) -> [f64; 2] {
+    /// Runs `body` for every part; [`total`](Self::total) is then that of the sums of all blocks.
+    fn pass(&mut self, len: usize, body: impl Fn(Range<usize>, &SumBlocks<'_>) + Sync) {
+        let block = self.shared.as_ref().map(|shared| shared.block().max(1));
         if self.parts.is_empty() || self.len != len {
-            self.parts = partition(len, ALIGN, |i| i as u64);
+            let align = block.map_or(ALIGN, |block| ALIGN.next_multiple_of(block));
+            self.parts = partition(len, align, |i| i as u64);
             self.len = len;
-            self.sums = vec![[0.0; 2]; MAX_PARTS];
+            let blocks = block.map_or(self.parts.len() - 1, |block| len.div_ceil(block));
+            self.sums = vec![[0.0; 2]; blocks];
         }
-        let count = self.parts.len() - 1;
-        let sums = Output::new(&mut self.sums[..count]);
-        for_each_part(&self.parts, |range| {
-            // No two parts begin at the same element; an empty vector is one part.
-            let part = self.parts[..count].partition_point(|&start| start < range.start);
-            let sum = body(range);
-            // SAFETY: there is one element for each part, and each part runs on one thread.
-            unsafe { sums.set(part, sum) };
-        });
-        self.sums[..count].iter().fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
+        let blocks = SumBlocks { parts: &self.parts, block, sums: Output::new(&mut self.sums) };
+        for_each_part(&self.parts, |range| body(range, &blocks));
     }
 
-    pub(super) fn dots<T: Scalar>(&mut self, pass: &Dots<'_, T>) -> [f64; 2] {
+    /// Sums of the last pass: over all blocks in their order, or shared.
+    pub(super) fn total(&self) -> Result<[f64; 2], Error> {
+        match &self.shared {
+            None => Ok(self.sums.iter().fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])),
+            Some(shared) => shared.total(&self.sums),
+        }
+    }
+
+    /// Shares the sums of later passes.
+    pub(super) fn share(&mut self, sums: Arc<dyn SharedSums>) {
+        *self = Self { shared: Some(sums), ..Self::default() };
+    }
+
+    pub(super) fn dots<T: Scalar>(&mut self, pass: &Dots<'_, T>) {
         let a = pass.of.host();
         let (b, c) = (host(pass.with), host(pass.and));
-        self.pass(a.len(), |range| {
-            let mut sums = [0.0; 2];
-            for at in batches(range) {
+        self.pass(a.len(), |range, blocks| {
+            blocks.each(range, |at| {
                 let a = &a[at.clone()];
-                sums[0] += b.map_or_else(|| sum(a, a, |a, _| a), |b| dot(a, &b[at.clone()]));
-                sums[1] += c.map_or(0.0, |c| dot(a, &c[at]));
-            }
-            sums
-        })
+                let first = b.map_or_else(|| sum(a, a, |a, _| a), |b| dot(a, &b[at.clone()]));
+                [first, c.map_or(0.0, |c| dot(a, &c[at]))]
+            });
+        });
     }
 
     pub(super) fn combine<T: Scalar>(
@@ -66,7 +109,7 @@ impl HostPasses {
         y: &mut DeviceVec<T>,
         pass: &Combine<'_, T>,
         registers: &[f64],
-    ) -> [f64; 2] {
+    ) {
         let value = |coefficient: Coefficient| T::from_f64(coefficient.of(registers));
         let (u, v) = (pass.add, pass.and);
         let u = u.map(|(coefficient, u)| (value(coefficient), u.host()));
@@ -75,9 +118,9 @@ impl HostPasses {
         let (diagonal, other) = (host(pass.diagonal), host(pass.with));
         let len = y.len();
         let y = Output::new(y.host_mut());
-        self.pass(len, |range| {
-            let (mut sums, mut result) = ([0.0; 2], [T::ZERO; BATCH]);
-            for at in batches(range) {
+        self.pass(len, |range, blocks| {
+            let mut result = [T::ZERO; BATCH];
+            blocks.each(range, |at| {
                 // SAFETY: the parts are disjoint, and so are the batches of a part.
                 let y = unsafe { std::slice::from_raw_parts_mut(y.at(at.start), at.len()) };
                 let result = &mut result[..at.len()];
@@ -96,19 +139,19 @@ impl HostPasses {
                 if let Some((with, v)) = v {
                     add_scaled(result, with, &v[at.clone()], None);
                 }
-                for (sum, partner) in sums.iter_mut().zip(pass.sums) {
-                    *sum += share(
+                let sums = pass.sums.map(|partner| {
+                    share(
                         partner,
                         result,
                         y,
                         other.map(|w| &w[at.clone()]),
                         diagonal.map(|d| &d[at.clone()]),
-                    );
-                }
+                    )
+                });
                 y.copy_from_slice(result);
-            }
-            sums
-        })
+                sums
+            });
+        });
     }
 
     pub(super) fn step<T: Scalar>(
@@ -122,7 +165,7 @@ impl HostPasses {
         let (along, with, keep) = (value(pass.along), value(pass.with), value(pass.keep));
         let (r, diagonal, len) = (pass.r.host(), host(pass.diagonal), x.len());
         let (x, p) = (Output::new(x.host_mut()), Output::new(p.host_mut()));
-        self.pass(len, |range| {
+        self.pass(len, |range, _| {
             for at in batches(range) {
                 // SAFETY: as in `combine`, for two vectors that are borrowed exclusively.
                 let (x, p) = unsafe {
@@ -144,7 +187,6 @@ impl HostPasses {
                     }
                 }
             }
-            [0.0; 2]
         });
     }
 }

@@ -48,6 +48,7 @@ use super::{Device, DeviceVec, Stream};
 use crate::{Error, Scalar};
 use gpu::Machine;
 use host::HostPasses;
+use std::sync::Arc;
 
 /// A register, as it is or negated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +152,20 @@ pub struct Passes<T: Scalar> {
     _scalar: std::marker::PhantomData<T>,
 }
 
+/// Sums over vectors of which other parts of an operator have the other elements.
+pub trait SharedSums: std::fmt::Debug + Send + Sync {
+    /// Number of elements of a block: the sums of a block have the same bits whichever part has it.
+    fn block(&self) -> usize;
+
+    /// Sums over the blocks of all parts. Every part calls it with the sums of its own blocks, in
+    /// their order, and receives the same total.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Communication`] and [`Error::RankFailed`].
+    fn total(&self, blocks: &[[f64; 2]]) -> Result<[f64; 2], Error>;
+}
+
 impl Coefficient {
     /// One.
     pub const ONE: Self = Self::plus(ONE);
@@ -247,6 +262,21 @@ impl<T: Scalar> Passes<T> {
         &self.stream
     }
 
+    /// Shares the sums of later passes with those of other parts, on the CPU: the vectors of these
+    /// passes are parts of longer ones.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VectorPass`] on a GPU.
+    pub fn share_sums(&mut self, sums: Arc<dyn SharedSums>) -> Result<(), Error> {
+        if self.machine.is_some() {
+            let message = "sums are shared on the CPU alone; use `Device::Cpu`".to_owned();
+            return Err(Error::VectorPass { message });
+        }
+        self.host.share(sums);
+        Ok(())
+    }
+
     /// Reads all registers, after everything enqueued on the stream.
     ///
     /// # Errors
@@ -303,7 +333,8 @@ impl<T: Scalar> Passes<T> {
             (Some(machine), Some(queue)) => machine.dots(queue, &self.registers, &pass),
             _ if self.is_stopped(false) => Ok(()),
             _ => {
-                let sums = self.host.dots(&pass);
+                self.host.dots(&pass);
+                let sums = self.host.total()?;
                 self.conclude(sums, second, pass.at, pass.then)
             }
         }
@@ -343,10 +374,11 @@ impl<T: Scalar> Passes<T> {
             (Some(machine), Some(queue)) => machine.combine(queue, &self.registers, y, &pass),
             _ if self.is_stopped(pass.always) => Ok(()),
             _ => {
-                let sums = self.host.combine(y, &pass, self.registers.host());
+                self.host.combine(y, &pass, self.registers.host());
                 if pass.sums[0] == Partner::Absent {
                     return Ok(());
                 }
+                let sums = self.host.total()?;
                 self.conclude(sums, pass.sums[1], pass.at, pass.then)
             }
         }

@@ -151,6 +151,52 @@ fn check_step<T: Scalar>(device: &Device) {
     }
 }
 
+/// Sums of two parts, of which the other has ten times the sums of this one.
+#[derive(Debug)]
+struct TwoParts;
+
+impl SharedSums for TwoParts {
+    fn block(&self) -> usize {
+        4
+    }
+
+    fn total(&self, blocks: &[[f64; 2]]) -> Result<[f64; 2], Error> {
+        // Blocks of four ones, and a last one of two.
+        let own: Vec<f64> = blocks.iter().map(|block| block[0]).collect();
+        assert_eq!(own, [4.0, 4.0, 2.0]);
+        match blocks[0][1] {
+            0.0 => Err(Error::Communication { message: "no second sum".to_owned() }),
+            second => Ok([11.0 * own.iter().sum::<f64>(), second]),
+        }
+    }
+}
+
+#[test]
+fn sums_of_blocks_are_shared_on_the_cpu() {
+    let stream = Stream::new(&Device::Cpu).unwrap();
+    let mut passes = Passes::<f64>::new(&stream, 16, Code::new()).unwrap();
+    passes.share_sums(Arc::new(TwoParts)).unwrap();
+    let ones = DeviceVec::from_slice(&Device::Cpu, &[1.0; 10]).unwrap();
+    let twos = DeviceVec::from_slice(&Device::Cpu, &[2.0; 10]).unwrap();
+    let dots = Dots {
+        of: &ones,
+        with: Some(&ones),
+        and: Some(&twos),
+        at: 8,
+        then: Program::default(),
+        backward: false,
+    };
+    passes.dots(dots).unwrap();
+    assert_eq!(passes.read().unwrap()[8..10], [110.0, 8.0]);
+    let failed = passes.dots(Dots { and: None, ..dots }).unwrap_err();
+    assert!(failed.to_string().ends_with("no second sum"), "{failed}");
+    // A pass without sums shares none.
+    let mut y = DeviceVec::zeros(&Device::Cpu, 10).unwrap();
+    let add = Some((Coefficient::ONE, &twos));
+    passes.combine(&mut y, Combine { add, ..Combine::new() }).unwrap();
+    assert_eq!(y.to_vec().unwrap(), [2.0; 10]);
+}
+
 #[test]
 fn passes_are_right_on_every_device() {
     for device in devices() {

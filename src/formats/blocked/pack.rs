@@ -181,8 +181,7 @@ fn by_window(
         number = next;
     }
     check(plan, "windows", number)?;
-    // A row has at most as many runs as windows and entries; joining the lists takes as much memory
-    // again.
+    // A row has at most as many runs as windows and entries; joining the lists takes as much again.
     let runs = panels.iter().map(|(panel, _)| panel.rows.len() * panel.windows as usize).sum();
     check_room(a.nnz().min(runs).saturating_mul(2 * size_of::<Run>()))?;
     let tasks: Vec<_> = panels
@@ -250,28 +249,23 @@ fn hottest(a: CsrColumns<'_>, count: usize) -> Result<Vec<u32>, Error> {
 fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> Result<(Vec<Run>, Vec<Run>), Error> {
     let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
     let runs = parallel::map(tasks.len(), 1, |task| {
-        let mut runs = Vec::new();
+        let (mut near, mut far) = (Vec::new(), Vec::new());
         for row in tasks[task].clone() {
             for (i, cols) in a.row(row).chunks(SEGMENT).enumerate() {
                 let (row, first) = (row as u32, (i * SEGMENT) as u32);
                 let hot = cols.iter().filter(|&&col| numbers[col as usize] != COLD).count() as u32;
-                for (tile, count) in [(0, hot), (1, cols.len() as u32 - hot)] {
+                let cold = cols.len() as u32 - hot;
+                for (tile, count, runs) in [(0, hot, &mut near), (1, cold, &mut far)] {
                     if count > 0 {
-                        push(&mut runs, Run { tile, row, first, count })?;
+                        push(runs, Run { tile, row, first, count })?;
                     }
                 }
             }
         }
-        Ok(runs)
+        Ok((near, far))
     });
-    let runs = runs.into_iter().collect::<Result<Vec<_>, Error>>()?;
-    let of = |tile: u32| {
-        let of_tile = |runs: &Vec<Run>| runs.iter().filter(|run| run.tile == tile).count();
-        let mut found = reserved(runs.iter().map(of_tile).sum())?;
-        found.extend(runs.iter().flatten().filter(|run| run.tile == tile).copied());
-        Ok::<_, Error>(found)
-    };
-    Ok((of(0)?, of(1)?))
+    let (near, far): (Vec<_>, Vec<_>) = runs.into_iter().collect::<Result<_, Error>>()?;
+    Ok((joined(&near)?, joined(&far)?))
 }
 
 /// Positions of the entries of a run.

@@ -54,7 +54,7 @@ fn above<T: Scalar>(header: &MarketHeader, entries: &[MatrixEntry<T>]) -> u64 {
 
 /// Appends the entries of a range of whole lines. Returns the number of valid lines, and the error
 /// in the next one.
-fn parse_chunk<T: Scalar>(
+pub(super) fn parse_chunk<T: Scalar>(
     text: &[u8],
     range: Range<usize>,
     header: &MarketHeader,

@@ -20,6 +20,7 @@ mod array;
 mod chunks;
 mod coordinate;
 mod header;
+mod pieces;
 mod scan;
 mod source;
 #[cfg(test)]
@@ -28,6 +29,8 @@ mod vector;
 mod window;
 mod write;
 
+#[doc(hidden)]
+pub use pieces::{MarketEntries, MarketPieces};
 pub use vector::{read_vector, write_vector};
 pub(crate) use vector::{read_vector_impl, write_vector_impl};
 pub use write::write;
@@ -39,7 +42,7 @@ use crate::{Error, Scalar, memory};
 use header::{MarketHeader, MarketLayout};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use window::WindowedText;
+use window::{WindowedText, count_line_ends};
 
 /// Error message about `.zst`.
 #[cfg(not(feature = "zstd"))]
@@ -297,6 +300,14 @@ impl ParseProblem {
 
     fn at(offset: usize, message: impl Into<String>) -> Self {
         Self { offset: Some(offset), ..Self::new(message) }
+    }
+
+    /// Adds the path, and the line of a text with so many lines before it, which is only counted
+    /// here.
+    fn locate(self, path: &Path, text: &[u8], before: u64) -> Error {
+        let line_of = |offset: usize| before + count_line_ends(&text[..offset.min(text.len())]) + 1;
+        let line = self.line.or(self.offset.map(line_of));
+        Self { line, ..self }.of_file(path)
     }
 
     /// Adds the path.

@@ -141,10 +141,9 @@ impl<'a> WindowedText<'a> {
         self.before.1 + count_line_ends(&bytes[..offset.min(bytes.len())]) + 1
     }
 
-    /// The error of the window, with the path and the line, which is only counted here.
+    /// The error of the window, with the path and the line.
     pub(super) fn locate(&self, problem: ParseProblem) -> Error {
-        let line = problem.line.or(problem.offset.map(|offset| self.line_of(offset)));
-        ParseProblem { line, ..problem }.of_file(self.path)
+        problem.locate(self.path, self.bytes(), self.before.1)
     }
 }
 

@@ -1,0 +1,272 @@
+//! `sparseop plan-distributed`.
+
+use super::choice::ChoiceArgs;
+use super::console::{Console, Right, duration, percent, table};
+use super::matrix_arg::{MatrixSource, parser};
+use anyhow::Result;
+use serde::Serialize;
+use sparseop::{Scalar, ScalarKind};
+use sparseop_distributed::{Link, ScalingStep, simulate};
+
+/// Largest number of ranks.
+const MOST: usize = 1 << 20;
+
+/// Efficiency, speed-up over the ratio of the ranks, below which more ranks do not pay.
+const EFFICIENT: f64 = 0.5;
+
+/// Predicted products on many ranks: parts, messages, and the number of ranks where scaling ends
+///
+/// The matrix is partitioned for every number of ranks, and messages are counted; nothing is
+/// multiplied. A rank is a machine like that of the profile. The time of its rows is predicted for
+/// the part with the most work, that of messages from the given link. Messages are under way while
+/// rows without elements of other parts are multiplied.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sparseop plan-distributed cant.mtx --ranks 1..4096         powers of two
+  sparseop plan-distributed cant.mtx --ranks 1,4,12 --json   these numbers, as JSON
+  sparseop plan-distributed gallery:poisson3d,n=100 --latency 1.5 --bandwidth 25")]
+pub(super) struct PlanDistributedArgs {
+    /// A Matrix Market file or gallery:NAME[,key=value...]
+    #[arg(value_parser = parser())]
+    matrix: MatrixSource,
+    /// Numbers of ranks: N,M,... or N..M, the powers of two from N to M and M itself
+    #[arg(long, value_name = "RANKS", default_value = "1..64", value_parser = parse_ranks)]
+    ranks: RankCounts,
+    /// Time of an empty message between two ranks, in microseconds
+    #[arg(long, value_name = "US", default_value_t = Link::NETWORK.latency * 1e6)]
+    #[arg(value_parser = parse_positive)]
+    latency: f64,
+    /// Bandwidth of the link of a rank, in GB/s
+    #[arg(long, value_name = "GBPS", default_value_t = Link::NETWORK.bandwidth * 1e-9)]
+    #[arg(value_parser = parse_positive)]
+    bandwidth: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    choice: ChoiceArgs,
+}
+
+/// Numbers of ranks, ascending.
+#[derive(Debug, Clone, PartialEq)]
+struct RankCounts(Vec<usize>);
+
+/// The simulation as JSON.
+#[derive(Serialize)]
+struct Simulated {
+    matrix: String,
+    nrows: usize,
+    ncols: usize,
+    nnz: usize,
+    dtype: ScalarKind,
+    latency_us: f64,
+    bandwidth_gbps: f64,
+    product: Option<ScalingEnd>,
+    /// A product and two sums over all ranks, as an iteration of CG has them.
+    iteration: Option<ScalingEnd>,
+    ranks: Vec<SimulatedStep>,
+}
+
+#[derive(Serialize)]
+struct SimulatedStep {
+    ranks: usize,
+    empty: usize,
+    rows: u64,
+    nnz: u64,
+    imbalance: f64,
+    halo_bytes: u64,
+    total_bytes: u64,
+    neighbours: u64,
+    boundary_share: f64,
+    compute_us: f64,
+    exchange_us: f64,
+    sum_us: f64,
+    product_us: f64,
+    iteration_us: f64,
+}
+
+/// The number of ranks where scaling ends.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct ScalingEnd {
+    /// Largest number of ranks with an efficiency of at least [`EFFICIENT`].
+    efficient: usize,
+    efficient_us: f64,
+    /// Time on the fewest ranks over that.
+    speedup: f64,
+    /// Number of ranks with the least time.
+    fastest: usize,
+    fastest_us: f64,
+}
+
+impl ScalingEnd {
+    /// End for the times of some numbers of ranks; `None` if they are unknown.
+    fn of(steps: &[ScalingStep], time: impl Fn(&ScalingStep) -> f64) -> Option<Self> {
+        let (first, us) = (steps.first()?, |step: &ScalingStep| time(step) * 1e6);
+        let speedup = |step: &ScalingStep| us(first) / us(step);
+        let is_efficient = |step: &&ScalingStep| {
+            speedup(step) * first.ranks as f64 >= EFFICIENT * step.ranks as f64
+        };
+        let efficient = steps.iter().rev().find(is_efficient)?;
+        let fastest = steps.iter().min_by(|a, b| us(a).total_cmp(&us(b)))?;
+        Some(Self {
+            efficient: efficient.ranks,
+            efficient_us: us(efficient),
+            speedup: speedup(efficient),
+            fastest: fastest.ranks,
+            fastest_us: us(fastest),
+        })
+    }
+}
+
+fn parse_positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "write a number above 0, such as 2.5".to_owned())
+}
+
+fn parse_ranks(text: &str) -> Result<RankCounts, String> {
+    let number = |text: &str| {
+        let number = text.trim().parse::<usize>().ok();
+        number.filter(|number| (1..=MOST).contains(number)).ok_or_else(|| {
+            format!("write numbers from 1 to {MOST}, such as 1..64 or 1,4,12, not `{text}`")
+        })
+    };
+    let mut ranks = match text.split_once("..") {
+        Some((first, last)) => {
+            let (first, last) = (number(first)?, number(last.trim_start_matches('='))?);
+            if first > last {
+                return Err(format!("the first number of a range is the lower one, not {first}"));
+            }
+            let powers = (0..usize::BITS).map(|power| 1 << power);
+            let powers = powers.take_while(|power| *power < last).filter(|power| *power > first);
+            powers.chain([first, last]).collect()
+        }
+        None => text.split(',').map(number).collect::<Result<Vec<_>, _>>()?,
+    };
+    ranks.sort_unstable();
+    ranks.dedup();
+    Ok(RankCounts(ranks))
+}
+
+pub(super) fn run(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
+    match args.choice.dtype {
+        ScalarKind::F32 => plan::<f32>(args, console),
+        ScalarKind::F64 => plan::<f64>(args, console),
+    }
+}
+
+fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
+    let a = args.matrix.load::<T>(console)?;
+    let link = Link { latency: args.latency * 1e-6, bandwidth: args.bandwidth * 1e9 };
+    let steps = simulate(a.view(), &args.ranks.0, &args.choice.builder()?, link)?;
+    let product = ScalingEnd::of(&steps, |step| step.product_seconds);
+    let iteration = ScalingEnd::of(&steps, ScalingStep::iteration_seconds);
+    if args.json {
+        return console.print_json(&Simulated {
+            matrix: args.matrix.name(),
+            nrows: a.nrows(),
+            ncols: a.ncols(),
+            nnz: a.nnz(),
+            dtype: T::KIND,
+            latency_us: args.latency,
+            bandwidth_gbps: args.bandwidth,
+            product,
+            iteration,
+            ranks: steps.iter().map(SimulatedStep::of).collect(),
+        });
+    }
+    let first = &steps[0];
+    let columns = [
+        ("ranks", Right),
+        ("rows", Right),
+        ("entries", Right),
+        ("imbalance", Right),
+        ("halo bytes", Right),
+        ("neighbours", Right),
+        ("boundary", Right),
+        ("rows' time", Right),
+        ("messages", Right),
+        ("product", Right),
+        ("speedup", Right),
+        ("efficiency", Right),
+    ];
+    let rows = steps.iter().map(|step| {
+        let speedup = first.product_seconds / step.product_seconds;
+        let efficiency = speedup * first.ranks as f64 / step.ranks as f64;
+        vec![
+            step.ranks.to_string(),
+            step.rows.to_string(),
+            step.nnz.to_string(),
+            format!("{:.2}", step.imbalance),
+            step.halo_bytes.to_string(),
+            step.neighbours.to_string(),
+            percent(step.boundary_share),
+            duration(step.compute_seconds),
+            duration(step.exchange_seconds),
+            duration(step.product_seconds),
+            format!("{speedup:.2}"),
+            percent(efficiency),
+        ]
+    });
+    let mut text = table(&columns, rows);
+    let Some((product, iteration)) = product.zip(iteration) else {
+        console.warn("the profile does not predict this matrix; see `sparseop profile check`");
+        return console.print(&text);
+    };
+    for (what, end) in [("products", product), ("products with two sums, as in CG,", iteration)] {
+        text += &format!(
+            "scaling of {what} ends at {} ranks: {}, {:.2} times as fast as on {}, an efficiency \
+             of at least 50 %; the fastest are {} ranks: {}\n",
+            end.efficient,
+            duration(end.efficient_us * 1e-6),
+            end.speedup,
+            first.ranks,
+            end.fastest,
+            duration(end.fastest_us * 1e-6),
+        );
+    }
+    console.note(&format!(
+        "messages take {} µs + bytes / {} GB/s; rows, entries, halo bytes and neighbours are the \
+         largest of a part",
+        args.latency, args.bandwidth
+    ));
+    console.print(&text)
+}
+
+impl SimulatedStep {
+    fn of(step: &ScalingStep) -> Self {
+        Self {
+            ranks: step.ranks,
+            empty: step.empty,
+            rows: step.rows,
+            nnz: step.nnz,
+            imbalance: step.imbalance,
+            halo_bytes: step.halo_bytes,
+            total_bytes: step.total_bytes,
+            neighbours: step.neighbours,
+            boundary_share: step.boundary_share,
+            compute_us: step.compute_seconds * 1e6,
+            exchange_us: step.exchange_seconds * 1e6,
+            sum_us: step.sum_seconds * 1e6,
+            product_us: step.product_seconds * 1e6,
+            iteration_us: step.iteration_seconds() * 1e6,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_ranks_are_lists_or_powers_of_two() {
+        let ranks = |text: &str| parse_ranks(text).unwrap().0;
+        assert_eq!(ranks("1..8"), [1, 2, 4, 8]);
+        assert_eq!(ranks("3..=12"), [3, 4, 8, 12]);
+        assert_eq!(ranks("12, 1,4"), [1, 4, 12]);
+        assert_eq!(ranks("5..5"), [5]);
+        for bad in ["", "0", "8..1", "a", "1..", "1,,2", "2000000"] {
+            assert!(parse_ranks(bad).is_err(), "{bad}");
+        }
+    }
+}

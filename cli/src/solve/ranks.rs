@@ -1,0 +1,164 @@
+//! `mpirun -n 4 sparseop solve`: every process is an MPI rank with some rows of the matrix.
+
+use super::method::{ComparedRows, Suitability, needs_positive_definite};
+use super::result::{OpText, SolveResult, print};
+use super::{Name, Preconditioner, SolveArgs, method_of, settings, spinner, suitable};
+use crate::console::Console;
+use crate::job::{cut, describe, gathered};
+use crate::matrix_arg::MatrixSource;
+use anyhow::{Result, bail};
+use sparseop::matrix::{CsrMatrix, market};
+use sparseop::tuning::stopwatch::timed;
+use sparseop::{Device, Scalar};
+use sparseop_distributed::{
+    Communicator, DistributedBuilder, DistributedExplanation, Link, MpiRank, PartOp,
+};
+use sparseop_solvers::{Outcome, Report, SolverBuilder};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Solves the system together with the other ranks. Rank 0 writes and prints the result.
+pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()> {
+    if args.method == Name::Power {
+        bail!("power iteration does not run on several ranks; start one process");
+    }
+    args.choice.check_ranks()?;
+    let comm = MpiRank::world(Duration::from_secs_f64(args.rank_seconds))?;
+    let is_first = comm.rank() == 0;
+    if is_first {
+        args.warn_of_ignored_options(console);
+        if args.timing {
+            console.warn("--timing is ignored: it is for a single process");
+        }
+    }
+    let (part, prepare) = timed(|| part::<T>(args, &comm));
+    let part = part?;
+    let explanation = part.explain(Link::NETWORK)?;
+    if is_first {
+        console.detail(|| explanation.to_string());
+    }
+    let looked = args.method == Name::Auto || needs_positive_definite(args.method);
+    let looked = if looked { compare(&part, &*comm)? } else { None };
+    let (mut name, mut why) = suitable(args, looked)?;
+    let b = right_hand_side(args, &part)?;
+    let (mut x, mut report) = run(args, name, &part, &b, is_first.then_some(console))?;
+    if args.method == Name::Auto && report.outcome == Outcome::NotPositiveDefinite {
+        name = Name::Gmres;
+        why = Some("the matrix is symmetric, but not positive definite, as cg finds".to_owned());
+        (x, report) = run(args, name, &part, &b, is_first.then_some(console))?;
+    }
+    let whole = if args.out.is_some() { gathered(&*comm, &x)? } else { Vec::new() };
+    if !is_first {
+        return Ok(());
+    }
+    if let Some(file) = &args.out {
+        market::write_vector(file, &whole)?;
+    }
+    if let Some(file) = &args.history {
+        market::write_vector(file, &report.history)?;
+    }
+    let failure = report.clone().converged().err();
+    let Report { outcome, iterations, residual, history, restarts, seconds, .. } = report;
+    let (eigenvalue, cost) = (None, None);
+    let done = SolveResult {
+        x: whole,
+        history,
+        outcome,
+        restarts,
+        residual,
+        eigenvalue,
+        iterations,
+        prepare,
+        seconds,
+        failure,
+        cost,
+    };
+    print(args, (name, why), &text(&explanation), &done, None, console)?;
+    if let Some(failure) = done.failure {
+        console.error(&failure.to_string());
+    }
+    Ok(())
+}
+
+/// The part of this rank: read in parallel from a file, or cut from a generated matrix.
+fn part<T: Scalar>(args: &SolveArgs, comm: &Arc<MpiRank>) -> Result<PartOp<T>> {
+    let builder = DistributedBuilder::new(comm.size())
+        .operator(args.choice.builder_for(args.plan.as_ref())?)
+        .same_bits(args.plan.is_none());
+    let a: CsrMatrix<T> = match &args.matrix {
+        MatrixSource::Path(path) => return Ok(builder.read_part(comm.clone(), path)?),
+        MatrixSource::Gallery(spec) => spec.generate()?,
+    };
+    let (partition, own) = cut(a, &**comm)?;
+    Ok(builder.build_part(comm.clone(), &partition, own.view())?)
+}
+
+/// Compares a square matrix with its transpose.
+fn compare<T: Scalar>(part: &PartOp<T>, comm: &dyn Communicator) -> Result<Option<Suitability>> {
+    if part.shape().0 != part.shape().1 {
+        return Ok(None);
+    }
+    let (own, mirror) = (part.to_csr()?, part.transposed_rows()?);
+    let own = ComparedRows::of(own.view(), mirror.view(), part.own_rows().start);
+    let row = own.not_positive.map_or(-1.0, |row| row as f64);
+    let words = [own.squares, own.all, own.differing, own.entries, row];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let all = comm.all_gather(&bytes, &vec![bytes.len(); comm.size()])?;
+    let (words, _) = all.as_chunks::<8>();
+    let words: Vec<f64> = words.iter().map(|word| f64::from_ne_bytes(*word)).collect();
+    let rows = words.chunks_exact(5).map(|words| ComparedRows {
+        squares: words[0],
+        all: words[1],
+        differing: words[2],
+        entries: words[3],
+        not_positive: (words[4] >= 0.0).then_some(words[4] as usize),
+    });
+    Ok(Some(Suitability::from(&rows.collect::<Vec<_>>())))
+}
+
+/// Own elements of the vector b of --rhs, or of A times all ones.
+fn right_hand_side<T: Scalar>(args: &SolveArgs, part: &PartOp<T>) -> Result<Vec<T>> {
+    let Some(file) = &args.rhs else {
+        let mut b = sparseop::try_zeroed(part.own_rows().len())?;
+        part.apply(&sparseop::filled(part.own_columns().len(), T::ONE)?, &mut b)?;
+        return Ok(b);
+    };
+    let (b, (nrows, ncols)) = (market::read_vector::<T>(file)?, part.shape());
+    if b.len() != nrows {
+        let (vector, expected, found) = ("b", nrows, b.len());
+        return Err(sparseop::Error::VectorLength { vector, expected, found, nrows, ncols }.into());
+    }
+    Ok(b[part.own_rows()].to_vec())
+}
+
+/// Solves the system from zero, and shows the progress on a console.
+fn run<T: Scalar>(
+    args: &SolveArgs,
+    name: Name,
+    part: &PartOp<T>,
+    b: &[T],
+    console: Option<&Console>,
+) -> Result<(Vec<T>, Report)> {
+    let mut solver = SolverBuilder::new(method_of(args, name)).settings(settings(args));
+    let mut bar = None;
+    if let Some(console) = console {
+        let (shown, observer) = spinner(args, console);
+        solver = solver.progress(observer);
+        bar = Some(shown);
+    }
+    if args.preconditioner == Preconditioner::Jacobi {
+        solver = solver.jacobi(part.jacobi()?);
+    }
+    let mut x = sparseop::try_zeroed(part.own_rows().len())?;
+    let report = part.solve(solver, b, &mut x);
+    bar.inspect(indicatif::ProgressBar::finish_and_clear);
+    Ok((x, report?))
+}
+
+/// Description of the operator.
+fn text(explanation: &DistributedExplanation) -> OpText {
+    let nnz = explanation.parts.iter().map(|part| part.nnz).sum();
+    let ([device, plan], ranks) = (describe(explanation), explanation.parts.len());
+    let device = [Device::Cpu.spec().name, device];
+    OpText { nrows: explanation.shape.0, nnz, device, plan, ranks: Some(ranks) }
+}

@@ -1,0 +1,87 @@
+//! `sparseop plan-distributed`.
+
+mod common;
+
+use common::{sparseop, stdout};
+use serde_json::Value;
+
+#[test]
+fn the_simulation_says_where_scaling_ends() {
+    let text = stdout(&["plan-distributed", "gallery:poisson2d,n=200", "--ranks", "1..4096"]);
+    assert_eq!(
+        text.lines().filter(|line| line.contains(" µs") || line.contains(" ns")).count(),
+        15
+    );
+    assert!(text.contains("scaling of products ends at "), "{text}");
+    assert!(text.contains("as in CG, ends at "), "{text}");
+}
+
+#[test]
+fn the_simulation_as_json_has_these_keys() {
+    let args = ["plan-distributed", "gallery:small", "--ranks", "1,3", "--json"];
+    let text = stdout(&args);
+    let Value::Object(object) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
+    let keys: Vec<&str> = object.keys().map(String::as_str).collect();
+    let expected = [
+        "bandwidth_gbps",
+        "dtype",
+        "iteration",
+        "latency_us",
+        "matrix",
+        "ncols",
+        "nnz",
+        "nrows",
+        "product",
+        "ranks",
+    ];
+    assert_eq!(keys, expected);
+    let Value::Object(step) = &object["ranks"][1] else { panic!("{text}") };
+    let keys: Vec<&str> = step.keys().map(String::as_str).collect();
+    let expected = [
+        "boundary_share",
+        "compute_us",
+        "empty",
+        "exchange_us",
+        "halo_bytes",
+        "imbalance",
+        "iteration_us",
+        "neighbours",
+        "nnz",
+        "product_us",
+        "ranks",
+        "rows",
+        "sum_us",
+        "total_bytes",
+    ];
+    assert_eq!(keys, expected);
+    assert_eq!(step["neighbours"], 2);
+}
+
+#[test]
+fn bad_numbers_of_ranks_are_wrong_usage() {
+    for ranks in ["0", "8..1", "many"] {
+        let output =
+            sparseop(&["plan-distributed", "gallery:small", "--ranks", ranks]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{ranks}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--ranks"), "{ranks}");
+    }
+}
+
+/// Without MPI every process of a job would solve the same system and write the same file.
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn a_job_of_several_processes_needs_mpi() {
+    for (command, matrix) in [("solve", "gallery:small"), ("rank", "gallery:small,values=pattern")]
+    {
+        let run = |size| {
+            let mut program = sparseop(&[command, matrix, "--max-iter", "1000"]);
+            program.env("OMPI_COMM_WORLD_SIZE", size).output().unwrap()
+        };
+        let refused = run("2");
+        assert_eq!(refused.status.code(), Some(1));
+        let message = String::from_utf8_lossy(&refused.stderr);
+        assert!(message.contains("one of 2 processes of a job"), "{message}");
+        let alone = String::from_utf8_lossy(&run("1").stderr).into_owned();
+        assert!(!alone.contains("processes of a job"), "{alone}");
+    }
+}

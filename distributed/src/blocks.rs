@@ -1,0 +1,34 @@
+//! Blocks of rows: the smallest units of partitions and of sums.
+
+/// Largest number of blocks of a matrix: parts can begin at each of them.
+const MAX_BLOCKS: usize = 1 << 14;
+
+/// Number of blocks that a matrix has at least, if it has as many rows.
+const LEAST_BLOCKS: usize = 1 << 6;
+
+/// Number of rows of a block from which larger ones do not make sums faster.
+const FAST_ROWS: usize = 64;
+
+/// Number of rows of a block, a power of two.
+pub(crate) fn block_rows(nrows: usize) -> usize {
+    let few = 1 << (nrows / LEAST_BLOCKS).clamp(1, FAST_ROWS).ilog2();
+    nrows.div_ceil(MAX_BLOCKS).next_power_of_two().max(few)
+}
+
+/// True if every part has whole blocks of rows.
+pub(crate) fn is_aligned(offsets: &[usize]) -> bool {
+    let nrows = offsets[offsets.len() - 1];
+    let block = block_rows(nrows);
+    offsets.iter().all(|&row| row == nrows || row % block == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_a_power_of_two_of_rows() {
+        let rows = [0, 1, 127, 128, 1000, 1024, 4096, 1 << 20, (1 << 20) + 1, 1 << 22];
+        assert_eq!(rows.map(block_rows), [1, 1, 1, 2, 8, 16, 64, 64, 128, 256]);
+    }
+}

@@ -1,0 +1,226 @@
+//! Builder of distributed operators.
+
+use crate::Link;
+use crate::comm::{Communicator, reported};
+use crate::links::link_rows;
+use crate::market;
+use crate::operator::DistributedOp;
+use crate::part::{PartOp, PartSettings};
+use crate::partition::Partition;
+use crate::simulate::by_predicted_time;
+use crate::threads::{ThreadRank, on_threads};
+use sparseop::matrix::{CsrMatrix, CsrView};
+use sparseop::{Error, Scalar, SparseOpBuilder, ToCsr};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Time after which a rank no longer waits for the others, unless another one is set.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// Quantity that parts of consecutive rows have about as much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Balance {
+    /// Entries, and one more for every row.
+    #[default]
+    Entries,
+    /// Predicted time of the product: parts of as many entries are analysed, and cut again by the
+    /// times that the profile predicts for them. Takes another analysis of the matrix.
+    PredictedTime,
+}
+
+/// Builder of a [`DistributedOp`].
+#[derive(Debug, Clone)]
+pub struct DistributedBuilder {
+    parts: usize,
+    part_of_row: Option<Vec<u32>>,
+    balance: Balance,
+    settings: PartSettings,
+    time_limit: Duration,
+    link: Link,
+}
+
+impl DistributedBuilder {
+    /// Creates a builder of an operator with so many parts.
+    pub fn new(parts: usize) -> Self {
+        let settings = PartSettings { builder: SparseOpBuilder::new(), same_bits: true };
+        let (part_of_row, balance, link) = (None, Balance::default(), Link::MEMORY);
+        Self { parts, part_of_row, balance, settings, time_limit: TIME_LIMIT, link }
+    }
+
+    /// Sets the part of every row, from 0. By default parts are consecutive rows with about as many
+    /// entries. The bits of sums, and therefore of solutions, then depend on the partition.
+    #[must_use]
+    pub fn partition(mut self, part_of_row: Vec<u32>) -> Self {
+        self.part_of_row = Some(part_of_row);
+        self
+    }
+
+    /// Sets the quantity that parts have about as much of, unless a
+    /// [partition](Self::partition) is given. [`build`](Self::build) uses it.
+    #[must_use]
+    pub fn balance(mut self, balance: Balance) -> Self {
+        self.balance = balance;
+        self
+    }
+
+    /// Sets the builder of the operators of each part, which run on the CPU.
+    #[must_use]
+    pub fn operator(mut self, builder: SparseOpBuilder) -> Self {
+        self.settings.builder = builder;
+        self
+    }
+
+    /// If true, which is the default, products have the same bits with any number of parts: plans
+    /// are chosen by prediction among those that give a row the same bits whichever rows are
+    /// beside it. If false, every part has the plan that the [builder](Self::operator) chooses.
+    #[must_use]
+    pub fn same_bits(mut self, same_bits: bool) -> Self {
+        self.settings.same_bits = same_bits;
+        self
+    }
+
+    /// Sets the time after which a part no longer waits for the others. The default is ten minutes:
+    /// threads do not end unnoticed.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Partitions the matrix and builds its parts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Partition`] if there is no part or the given partition is not one of the rows;
+    /// [`Error::InvalidMatrix`] if the matrix cannot be read as CSR; otherwise as
+    /// [`SparseOpBuilder::build`].
+    pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<DistributedOp<T>, Error> {
+        let a = a.to_csr()?;
+        let a = a.view();
+        let row_ptr = a.row_ptr();
+        let partition = match &self.part_of_row {
+            None if self.balance == Balance::PredictedTime => {
+                by_predicted_time(a, self.parts, &self.settings.builder)?
+            }
+            None => Partition::of_rows(row_ptr, self.parts)?,
+            Some(parts) if parts.len() == a.nrows() => Partition::given(parts, self.parts)?,
+            Some(parts) => {
+                let message = format!(
+                    "there are parts of {} rows, but the matrix has {}",
+                    parts.len(),
+                    a.nrows()
+                );
+                return Err(Error::Partition { message });
+            }
+        };
+        let rows: Arc<[usize]> = partition.offsets().into();
+        let columns = partition.columns(a.ncols())?;
+        let ranks = ThreadRank::group(self.parts, self.time_limit);
+        let places = partition.order().filter(|_| a.nrows() == a.ncols()).map(inverse);
+        let build = |rank: Arc<ThreadRank>| {
+            let own = rows_of(a, &partition, rank.rank(), places.as_deref())?;
+            let (rows, columns) = (rows.clone(), columns.clone());
+            PartOp::build(rank, &self.settings, rows, columns, own.view())
+        };
+        let parts = on_threads(&ranks, ranks.clone(), build)?;
+        let (row_ptr, link) = (row_ptr.to_vec(), self.link);
+        Ok(DistributedOp { ranks, parts, partition, row_ptr, link, turn: Mutex::default() })
+    }
+
+    /// Builds the part of a rank from its rows, with the columns of the whole matrix. All ranks
+    /// have the same partition and the same settings.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Partition`] if the partition reorders rows or is not one for these ranks;
+    /// [`Error::RanksDiffer`], [`Error::RankFailed`], [`Error::Communication`]; otherwise as
+    /// [`SparseOpBuilder::build`].
+    pub fn build_part<T: Scalar>(
+        &self,
+        comm: Arc<dyn Communicator>,
+        partition: &Partition,
+        own: CsrView<'_, T>,
+    ) -> Result<PartOp<T>, Error> {
+        let (parts, ranks, wanted) = (partition.parts(), comm.size(), self.parts);
+        let refused = if parts != ranks || wanted != ranks {
+            format!("it has {parts} parts, and the builder {wanted}, for {ranks} ranks")
+        } else if partition.order().is_some() {
+            "it reorders rows; reorder the matrix, and give the part of each of its rows".to_owned()
+        } else {
+            let (rows, columns) = (partition.offsets().into(), partition.columns(own.ncols())?);
+            return PartOp::build(comm, &self.settings, rows, columns, own);
+        };
+        reported(&*comm, Err(Error::Partition { message: refused }))
+    }
+
+    /// Reads a `coordinate` file of the Matrix Market in parallel, every rank a range of its bytes,
+    /// and builds the part of this rank. No rank ever has all of the matrix.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] and [`Error::Market`], for a compressed file or an `array`, too; otherwise as
+    /// [`build_part`](Self::build_part).
+    pub fn read_part<T: Scalar>(
+        &self,
+        comm: Arc<dyn Communicator>,
+        path: impl AsRef<Path>,
+    ) -> Result<PartOp<T>, Error> {
+        let (partition, own) = market::read(&*comm, path.as_ref())?;
+        self.build_part(comm, &partition, own.view())
+    }
+
+    /// Reads a graph as [`read_part`](Self::read_part) reads a matrix, and builds the part of its
+    /// [link matrix](sparseop_solvers::link_matrix), for [`PartOp::rank_pages`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSquare`]; [`Error::SolverSetting`] for a weight that is none; otherwise as
+    /// [`read_part`](Self::read_part).
+    pub fn read_links<T: Scalar>(
+        &self,
+        comm: Arc<dyn Communicator>,
+        path: impl AsRef<Path>,
+    ) -> Result<PartOp<T>, Error> {
+        let (partition, own) = market::read(&*comm, path.as_ref())?;
+        let (partition, own) = link_rows(&*comm, &partition, own)?;
+        self.build_part(comm, &partition, own.view())
+    }
+}
+
+impl<T: Scalar> DistributedOp<T> {
+    /// Builds the operator of a matrix with so many parts of consecutive rows and about as many
+    /// entries, each on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`DistributedBuilder::build`].
+    pub fn auto(a: &impl ToCsr<T>, parts: usize) -> Result<Self, Error> {
+        DistributedBuilder::new(parts).build(a)
+    }
+}
+
+/// Place of each row in an order.
+fn inverse(order: &[u32]) -> Vec<u32> {
+    let mut places = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(place, &row)| places[row as usize] = place as u32);
+    places
+}
+
+/// Rows of a part, with their columns renumbered by `places`.
+fn rows_of<T: Scalar>(
+    a: CsrView<'_, T>,
+    partition: &Partition,
+    part: usize,
+    places: Option<&[u32]>,
+) -> Result<CsrMatrix<T>, Error> {
+    let own = partition.rows(part);
+    let rows: Vec<u32> = match partition.order() {
+        None => own.map(|row| row as u32).collect(),
+        Some(order) => order[own].to_vec(),
+    };
+    crate::rows::RowSet::copy(a, &rows, a.ncols(), |column| {
+        places.map_or(column, |places| places[column as usize])
+    })
+}

@@ -1,0 +1,217 @@
+//! Plans of parts: the fastest of those that give a row the same bits whatever the other rows are.
+
+use sparseop::analysis::Analysis;
+use sparseop::formats::csr::CsrPlan;
+use sparseop::formats::jds::{JdsLayout, JdsPlan};
+use sparseop::formats::sell::SellPlan;
+use sparseop::matrix::CsrView;
+use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
+
+/// Row-length CV up to which rows are summed one entry after the other.
+const EVEN: f64 = 0.5;
+
+/// Mean row length up to which rows are summed one entry after the other.
+const SHORT: f64 = 64.0;
+
+/// Order in which the entries of a row are summed: the plans of an order give a row the same bits,
+/// whichever rows are beside it. Other plans cut rows, reorder their entries, or round differently
+/// at the edge of a vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SummationOrder {
+    /// One entry after the other, with fused multiplication and addition where the machine has it.
+    Sequential,
+    /// As many running sums.
+    Lanes(u32),
+}
+
+/// Lengths of the rows of the whole matrix, from which the order is chosen: the same in every
+/// partition.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RowLengths {
+    pub(crate) rows: u64,
+    pub(crate) entries: u64,
+    /// Σ length².
+    pub(crate) squares: u64,
+}
+
+impl RowLengths {
+    /// Lengths of some rows.
+    pub(crate) fn of(row_ptr: &[usize]) -> Self {
+        let lengths = row_ptr.windows(2).map(|at| (at[1] - at[0]) as u64);
+        lengths.fold(Self::default(), |Self { rows, entries, squares }, length| Self {
+            rows: rows + 1,
+            entries: entries + length,
+            squares: squares.saturating_add(length.saturating_mul(length)),
+        })
+    }
+}
+
+impl SummationOrder {
+    /// The order for a matrix.
+    pub(crate) fn of(lengths: RowLengths) -> Self {
+        let rows = lengths.rows.max(1) as f64;
+        let mean = lengths.entries as f64 / rows;
+        let variance = lengths.squares as f64 / rows - mean * mean;
+        if mean <= SHORT && variance <= (EVEN * mean).powi(2) {
+            return Self::Sequential;
+        }
+        // About four entries for each running sum, of a row between the mean row and that of the
+        // mean entry.
+        let length = (mean * lengths.squares as f64 / lengths.entries.max(1) as f64).sqrt();
+        Self::Lanes((length as u32 / 4).next_power_of_two().clamp(2, 32))
+    }
+
+    /// True if a plan sums the entries of a row in this order, on the CPU.
+    pub(crate) fn admits(self, plan: &Plan) -> bool {
+        match (self, plan) {
+            // Slices of whole vectors, which have at most 16 lanes.
+            (Self::Sequential, Plan::Sell(SellPlan { c, .. })) => c.is_multiple_of(16),
+            (Self::Sequential, Plan::Jds(plan)) => *plan == Self::JDS,
+            (Self::Lanes(lanes), Plan::Csr(CsrPlan::Vector(width))) => lanes == *width,
+            _ => false,
+        }
+    }
+
+    const JDS: JdsPlan = JdsPlan { layout: JdsLayout::Diagonals, tail: None };
+
+    /// A plan for any rows: its packed matrix has no padding.
+    fn any(self) -> Plan {
+        match self {
+            Self::Sequential => Plan::Jds(Self::JDS),
+            Self::Lanes(lanes) => Plan::Csr(CsrPlan::Vector(lanes)),
+        }
+    }
+
+    /// The plan of this order that is predicted to be the fastest, and its predicted seconds if the
+    /// profile tells.
+    pub(crate) fn choose(
+        self,
+        builder: &SparseOpBuilder,
+        analysis: &Analysis,
+        scalar: ScalarKind,
+    ) -> Result<(Plan, Option<f64>), Error> {
+        let builder = builder.clone().device(Device::Cpu).deterministic(true);
+        let predicted = builder.tuning(Tuning::Predict).decide(analysis, scalar)?;
+        let limit = predicted.request.memory_limit;
+        let admitted = predicted.candidates.iter().filter(|candidate| {
+            self.admits(&candidate.plan) && candidate.work.matrix_bytes <= limit
+        });
+        let timed = admitted
+            .filter_map(|candidate| Some((candidate.prediction?.product(), &candidate.plan)));
+        let fastest = timed.min_by(|a, b| a.0.total_cmp(&b.0));
+        Ok(match fastest {
+            Some((nanoseconds, plan)) => (plan.clone(), Some(nanoseconds * 1e-9)),
+            None => (self.any(), None),
+        })
+    }
+
+    /// Builds an operator with the plan of this order that is predicted to be the fastest.
+    pub(crate) fn build<T: Scalar>(
+        self,
+        builder: &SparseOpBuilder,
+        a: CsrView<'_, T>,
+    ) -> Result<SparseOp<T>, Error> {
+        Analysis::check_memory(a)?;
+        let analysis = Analysis::of(a);
+        let (plan, _) = self.choose(builder, &analysis, T::KIND)?;
+        let builder = builder.clone().device(Device::Cpu).deterministic(true);
+        builder.tuning(Tuning::Fixed(plan)).build_analyzed(&a, &analysis)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::RowSet;
+    use sparseop::FormatKind;
+    use sparseop::matrix::{CsrMatrix, gallery};
+
+    #[test]
+    fn even_short_rows_are_summed_in_order() {
+        let of = |lengths: &[usize]| {
+            let mut row_ptr = vec![0];
+            lengths.iter().for_each(|length| row_ptr.push(row_ptr[row_ptr.len() - 1] + length));
+            SummationOrder::of(RowLengths::of(&row_ptr))
+        };
+        assert_eq!(of(&[5, 4, 3, 5]), SummationOrder::Sequential);
+        assert_eq!(of(&[]), SummationOrder::Sequential);
+        assert_eq!(of(&[1, 1, 1, 40]), SummationOrder::Lanes(8));
+        assert_eq!(of(&[100; 9]), SummationOrder::Lanes(32));
+        assert!(
+            [SummationOrder::Sequential, SummationOrder::Lanes(8)]
+                .iter()
+                .all(|o| o.admits(&o.any()))
+        );
+    }
+
+    /// Products of some rows by an operator of their own.
+    fn product<T: Scalar>(
+        plan: &Plan,
+        a: &CsrMatrix<T>,
+        rows: &[u32],
+        x: &[T],
+    ) -> Option<Vec<u64>> {
+        let a = RowSet::copy(a.view(), rows, a.ncols(), |column| column).unwrap();
+        let builder = SparseOpBuilder::new().device(Device::Cpu);
+        // Some plans cannot hold some matrices.
+        let op = builder.tuning(Tuning::Fixed(plan.clone())).build(&a).ok()?;
+        let mut y = vec![T::ZERO; rows.len()];
+        op.apply(x, &mut y).unwrap();
+        Some(y.into_iter().map(Scalar::bits).collect())
+    }
+
+    fn rows_keep_their_bits<T: Scalar>() {
+        let orders = [2, 4, 8, 16, 32]
+            .map(SummationOrder::Lanes)
+            .into_iter()
+            .chain([SummationOrder::Sequential]);
+        let orders: Vec<SummationOrder> = orders.collect();
+        let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples()).copied();
+        let sells = ["sell(c:16,sigma:128)", "sell(c:32,sigma:1)", "sell(c:32,sigma:4096)"];
+        let plans: Vec<Plan> = examples.chain(sells).map(|text| text.parse().unwrap()).collect();
+        for spec in ["webbase,rows=2k", "fem3d,n=5", "poisson2d,n=40", "lp,rows=30"] {
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<T>().unwrap();
+            let x = sparseop_testkit::x_vector::<T>(a.ncols());
+            let all: Vec<u32> = (0..a.nrows() as u32).collect();
+            // Ranges that begin and end inside of a slice, and scattered rows.
+            let third = all.len() / 3;
+            let mut parts: Vec<Vec<u32>> =
+                [0..third, third..all.len() - 5, all.len() - 5..all.len()]
+                    .map(|range| all[range].to_vec())
+                    .into();
+            parts.push(all.iter().copied().filter(|row| row * 7 % 5 < 2).collect());
+            let mut of_order: Vec<Option<Vec<u64>>> = vec![None; orders.len()];
+            for plan in &plans {
+                let Some(whole) = product(plan, &a, &all, &x) else { continue };
+                let kept = parts.iter().all(|rows| {
+                    let expected: Vec<u64> = rows.iter().map(|&row| whole[row as usize]).collect();
+                    product(plan, &a, rows, &x).is_none_or(|found| found == expected)
+                });
+                for (order, first) in orders.iter().zip(&mut of_order) {
+                    if order.admits(plan) {
+                        assert!(kept, "{plan} on {spec} in {}", T::KIND);
+                        let first = first.get_or_insert_with(|| whole.clone());
+                        assert!(*first == whole, "{plan} on {spec} in {}, {order:?}", T::KIND);
+                    }
+                }
+                eprintln!(
+                    "{spec} in {}: {plan} {}",
+                    T::KIND,
+                    if kept { "keeps" } else { "changes" }
+                );
+            }
+            let missing = orders.iter().zip(&of_order).find(|(_, found)| found.is_none());
+            assert!(missing.is_none(), "{missing:?}");
+        }
+    }
+
+    #[test]
+    fn admitted_plans_give_a_row_the_same_bits_whatever_is_beside_it_in_f32() {
+        rows_keep_their_bits::<f32>();
+    }
+
+    #[test]
+    fn admitted_plans_give_a_row_the_same_bits_whatever_is_beside_it_in_f64() {
+        rows_keep_their_bits::<f64>();
+    }
+}

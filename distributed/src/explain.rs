@@ -1,0 +1,209 @@
+//! Explanation of a distributed operator.
+
+use crate::comm::{Communicator, gather_bytes, gather_words};
+use crate::part::PartOp;
+use sparseop::{Error, Scalar};
+use std::fmt::{self, Display};
+
+/// Time of a message between two parts: `latency + bytes / bandwidth`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// Seconds of an empty message.
+    pub latency: f64,
+    /// Bytes per second.
+    pub bandwidth: f64,
+}
+
+impl Link {
+    /// Threads of a process: a copy in its memory, 10 GB/s after 5 µs.
+    pub const MEMORY: Self = Self { latency: 5e-6, bandwidth: 10e9 };
+    /// Hosts on a fast network: 12.5 GB/s (100 Gb/s) after 2 µs.
+    pub const NETWORK: Self = Self { latency: 2e-6, bandwidth: 12.5e9 };
+
+    /// Seconds of some messages with so many bytes in all.
+    pub fn seconds(self, messages: usize, bytes: u64) -> f64 {
+        self.latency * messages as f64 + bytes as f64 / self.bandwidth
+    }
+}
+
+/// Figures of one part of a distributed operator.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PartSummary {
+    /// Number of rows.
+    pub rows: u64,
+    /// Number of stored entries.
+    pub nnz: u64,
+    /// Number of rows that use elements of other parts.
+    pub boundary_rows: u64,
+    /// Bytes that a product receives from other parts.
+    pub halo_bytes: u64,
+    /// Bytes that a product sends to other parts.
+    pub sent_bytes: u64,
+    /// Parts that it sends to or receives from.
+    pub neighbours: u64,
+    /// Predicted seconds of the products of the interior and of the boundary rows; NaN if the
+    /// profile does not tell.
+    pub seconds: [f64; 2],
+    /// Plans of the interior and of the boundary rows; empty without such rows.
+    pub plans: [String; 2],
+}
+
+impl PartSummary {
+    pub(crate) fn of<T: Scalar>(part: &PartOp<T>) -> Self {
+        let sets = [&part.interior, &part.boundary];
+        let bytes = size_of::<T>();
+        Self {
+            rows: part.own_rows().len() as u64,
+            nnz: part.nnz(),
+            boundary_rows: part.boundary.rows.len() as u64,
+            halo_bytes: (part.halo.received() * bytes) as u64,
+            sent_bytes: (part.halo.sent() * bytes) as u64,
+            neighbours: part.halo.neighbours().len() as u64,
+            seconds: sets.map(|set| set.predicted().unwrap_or(f64::NAN)),
+            plans: sets.map(|set| match set.rows.is_empty() {
+                true => String::new(),
+                false => set.op.plan().to_string(),
+            }),
+        }
+    }
+
+    /// Gathers the figures of all ranks.
+    pub(crate) fn gather(&self, comm: &dyn Communicator) -> Result<Vec<Self>, Error> {
+        let [interior, boundary] = self.seconds.map(f64::to_bits);
+        let own = [
+            self.rows,
+            self.nnz,
+            self.boundary_rows,
+            self.halo_bytes,
+            self.sent_bytes,
+            self.neighbours,
+            interior,
+            boundary,
+        ];
+        let words = gather_words(comm, &own)?;
+        let plans = gather_bytes(comm, self.plans.join("\n").as_bytes())?;
+        let all = words.into_iter().zip(plans).map(|(words, plans)| {
+            let plans = String::from_utf8_lossy(&plans).into_owned();
+            let (interior, boundary) = plans.split_once('\n').unwrap_or((&plans, ""));
+            Self {
+                rows: words[0],
+                nnz: words[1],
+                boundary_rows: words[2],
+                halo_bytes: words[3],
+                sent_bytes: words[4],
+                neighbours: words[5],
+                seconds: [words[6], words[7]].map(f64::from_bits),
+                plans: [interior.to_owned(), boundary.to_owned()],
+            }
+        });
+        Ok(all.collect())
+    }
+
+    /// Predicted seconds of the messages of a product.
+    pub fn exchange_seconds(&self, link: Link) -> f64 {
+        link.seconds(self.neighbours as usize, self.halo_bytes.max(self.sent_bytes))
+    }
+
+    /// Predicted seconds of a product: messages while interior rows are multiplied, and then the
+    /// boundary rows.
+    pub fn product_seconds(&self, link: Link) -> f64 {
+        self.exchange_seconds(link).max(self.seconds[0]) + self.seconds[1]
+    }
+}
+
+impl<T: Scalar> PartOp<T> {
+    /// Explanation of all parts; every rank calls it and receives it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RankFailed`] and [`Error::Communication`].
+    pub fn explain(&self, link: Link) -> Result<DistributedExplanation, Error> {
+        let parts = PartSummary::of(self).gather(&*self.comm)?;
+        Ok(DistributedExplanation::new(self.shape(), parts, link))
+    }
+}
+
+/// Rows, plans, messages and predicted times of the parts of an operator. `Display` writes a table.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct DistributedExplanation {
+    /// Numbers of rows and columns of the matrix.
+    pub shape: (usize, usize),
+    /// The parts.
+    pub parts: Vec<PartSummary>,
+    /// Link that the times of messages are predicted for.
+    pub link: Link,
+}
+
+impl DistributedExplanation {
+    pub(crate) fn new(shape: (usize, usize), parts: Vec<PartSummary>, link: Link) -> Self {
+        Self { shape, parts, link }
+    }
+
+    /// Imbalance: entries of the largest part over the mean. 1 without entries.
+    pub fn imbalance(&self) -> f64 {
+        let (total, most) = self
+            .parts
+            .iter()
+            .fold((0, 0), |(total, most), part| (total + part.nnz, part.nnz.max(most)));
+        if total == 0 { 1.0 } else { (most * self.parts.len() as u64) as f64 / total as f64 }
+    }
+
+    /// Predicted seconds of a product: those of the slowest part.
+    pub fn product_seconds(&self) -> f64 {
+        self.parts.iter().map(|part| part.product_seconds(self.link)).fold(0.0, f64::max)
+    }
+}
+
+impl Display for DistributedExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |seconds: f64| match seconds.is_finite() {
+            true => format!("{:.1}", seconds * 1e6),
+            false => "?".to_owned(),
+        };
+        let nnz: u64 = self.parts.iter().map(|part| part.nnz).sum();
+        let (nrows, ncols) = self.shape;
+        writeln!(
+            f,
+            "{nrows} x {ncols}, {nnz} entries in {} parts, imbalance {:.2}; predicted product {} \
+             µs, with messages of {:.1} µs + {:.1} GB/s",
+            self.parts.len(),
+            self.imbalance(),
+            us(self.product_seconds()),
+            self.link.latency * 1e6,
+            self.link.bandwidth * 1e-9,
+        )?;
+        writeln!(
+            f,
+            "{:>4} {:>10} {:>12} {:>9} {:>11} {:>11} {:>10} {:>9} {:>9}  plans",
+            "part",
+            "rows",
+            "entries",
+            "boundary",
+            "halo bytes",
+            "neighbours",
+            "interior",
+            "boundary",
+            "messages"
+        )?;
+        for (number, part) in self.parts.iter().enumerate() {
+            let [interior, boundary] = part.seconds.map(us);
+            let plans: Vec<&str> =
+                part.plans.iter().map(String::as_str).filter(|plan| !plan.is_empty()).collect();
+            writeln!(
+                f,
+                "{number:>4} {:>10} {:>12} {:>9} {:>11} {:>11} {interior:>7} µs {boundary:>6} µs \
+                 {:>6} µs  {}",
+                part.rows,
+                part.nnz,
+                part.boundary_rows,
+                part.halo_bytes,
+                part.neighbours,
+                us(part.exchange_seconds(self.link)),
+                plans.join(", "),
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! Failures of ranks: an error at every rank, within the time limit.
+
+use crate::choice::RowLengths;
+use crate::comm::{Communicator, agree, gather_words};
+use crate::part::{PartOp, PartSettings};
+use crate::threads::{ThreadRank, on_threads};
+use sparseop::matrix::{CsrMatrix, gallery};
+use sparseop::{Error, ErrorKind, SparseOpBuilder};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// Errors of all ranks.
+fn errors(
+    ranks: &[Arc<ThreadRank>],
+    body: impl Fn(&Arc<ThreadRank>) -> Result<(), Error> + Sync,
+) -> Vec<Option<Error>> {
+    let found = Mutex::new((0..ranks.len()).map(|_| None).collect::<Vec<_>>());
+    let begin = Instant::now();
+    let _ = on_threads(ranks, ranks.to_vec(), |rank| {
+        let result = body(&rank);
+        let failed = if result.is_err() { Err(()) } else { Ok(()) };
+        found.lock().unwrap()[rank.rank()] = result.err();
+        failed.map_err(|()| Error::Communication { message: String::new() })
+    });
+    assert!(begin.elapsed() < 20 * LIMIT, "{:?}", begin.elapsed());
+    found.into_inner().unwrap()
+}
+
+fn part(rank: &Arc<ThreadRank>, offsets: &[usize], own: usize) -> Result<PartOp<f64>, Error> {
+    let settings = PartSettings { builder: SparseOpBuilder::new(), same_bits: true };
+    let a = CsrMatrix::<f64>::zeros(own, offsets[offsets.len() - 1]).unwrap();
+    PartOp::build(rank.clone(), &settings, offsets.into(), offsets.into(), a.view())
+}
+
+#[test]
+fn a_rank_that_ends_is_an_error_at_every_other_one() {
+    let ranks = ThreadRank::group(4, LIMIT);
+    let found = errors(&ranks, |rank| match rank.rank() {
+        2 => Ok(()),
+        _ => loop {
+            gather_words(&**rank, &[1])?;
+        },
+    });
+    assert!(found[2].is_none());
+    for rank in [0, 1, 3] {
+        let error = found[rank].as_ref().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Communication, "{error}");
+    }
+    let timeout = found.iter().flatten().find(|e| matches!(e, Error::Communication { .. }));
+    let message = timeout.unwrap().to_string();
+    assert!(message.contains("no message from rank 2 within 1 s"), "{message}");
+}
+
+#[test]
+fn an_error_at_one_rank_is_one_at_every_rank_and_the_ranks_stay_usable() {
+    let ranks = ThreadRank::group(3, Duration::from_secs(60));
+    let found = errors(&ranks, |rank| {
+        let own = match rank.rank() {
+            1 => Err(Error::HostMemory { needed: 10, limit: 1 }),
+            _ => Ok(()),
+        };
+        agree(&**rank, own)
+    });
+    assert_eq!(found[1].as_ref().unwrap().kind(), ErrorKind::OutOfMemory);
+    for rank in [0, 2] {
+        let error = found[rank].as_ref().unwrap();
+        assert!(matches!(error, Error::RankFailed { rank: 1, .. }), "{error}");
+        assert!(error.to_string().starts_with("rank 1 has failed: "), "{error}");
+    }
+    on_threads(&ranks, ranks.clone(), |rank| agree(&*rank, Ok(()))).unwrap();
+}
+
+#[test]
+fn ranks_that_differ_are_refused_by_all() {
+    let ranks = ThreadRank::group(3, Duration::from_secs(60));
+    let differing = errors(&ranks, |rank| {
+        let offsets = if rank.rank() == 2 { [0, 2, 4, 6] } else { [0, 2, 4, 7] };
+        part(rank, &offsets, 2).map(|_| ())
+    });
+    for error in &differing {
+        let message = error.as_ref().unwrap().to_string();
+        assert!(message.contains("ranks 0 and 2 have different rows of the matrix (7 and 6)"));
+    }
+    let cut = errors(&ranks, |rank| part(rank, &[0, 3, 6], 2).map(|_| ()));
+    for error in &cut {
+        let message = error.as_ref().unwrap().to_string();
+        assert!(message.contains("there are 2 parts for 3 ranks"), "{message}");
+    }
+    let short = errors(&ranks, |rank| part(rank, &[0, 2, 4, 6], 1 + rank.rank() % 2).map(|_| ()));
+    assert!(short.iter().all(Option::is_some), "{short:?}");
+    assert!(matches!(short[0], Some(Error::RanksDiffer { .. })), "{short:?}");
+    assert!(matches!(short[1], Some(Error::RankFailed { rank: 0, .. })), "{short:?}");
+}
+
+#[test]
+fn a_panic_of_a_part_reaches_the_caller() {
+    let ranks = ThreadRank::group(3, Duration::from_secs(60));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        on_threads(&ranks, ranks.clone(), |rank| {
+            assert_ne!(rank.rank(), 1, "on purpose");
+            gather_words(&*rank, &[0]).map(|_| ())
+        })
+    }));
+    assert!(panicked.is_err());
+    on_threads(&ranks, ranks.clone(), |rank| gather_words(&*rank, &[0]).map(|_| ())).unwrap();
+}
+
+#[test]
+fn little_memory_at_one_part_is_an_error_at_all() {
+    let a = "poisson2d,n=20".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    assert_eq!(RowLengths::of(a.row_ptr()).entries as usize, a.nnz());
+    let ranks = ThreadRank::group(2, Duration::from_secs(60));
+    let offsets: Arc<[usize]> = [0, 200, 400].into();
+    let found = errors(&ranks, |rank| {
+        let limit = if rank.rank() == 0 { 1 << 30 } else { 64 };
+        let builder = SparseOpBuilder::new().memory_limit(limit);
+        let settings = PartSettings { builder, same_bits: true };
+        let own: Vec<u32> = (0..200).map(|row| row + 200 * rank.rank() as u32).collect();
+        let own = crate::rows::RowSet::copy(a.view(), &own, 400, |column| column)?;
+        let (rows, columns) = (offsets.clone(), offsets.clone());
+        PartOp::build(rank.clone(), &settings, rows, columns, own.view()).map(|_| ())
+    });
+    assert_eq!(found[1].as_ref().unwrap().kind(), ErrorKind::OutOfMemory, "{found:?}");
+    assert!(matches!(found[0], Some(Error::RankFailed { rank: 1, .. })), "{found:?}");
+}

@@ -1,0 +1,72 @@
+//! Communication plan of a part: the elements of other parts that its products read.
+
+use crate::comm::{Communicator, all_to_all};
+use crate::partition::owner;
+use sparseop::Error;
+use std::ops::Range;
+
+/// Columns of the boundary rows of a part, and the messages that bring their elements.
+#[derive(Debug)]
+pub(crate) struct Halo {
+    /// Columns that boundary rows use, ascending.
+    pub(crate) columns: Vec<u32>,
+    /// Those that are the part's own.
+    pub(crate) own: Range<usize>,
+    /// Other parts, and the range of the columns that each has.
+    pub(crate) receives: Vec<(usize, Range<usize>)>,
+    /// Other parts, and the own elements that each uses, counted from the first own one.
+    pub(crate) sends: Vec<(usize, Vec<u32>)>,
+}
+
+impl Halo {
+    /// Agrees with the other parts on the messages. `columns` are ascending, and `offsets` has the
+    /// first column of each part.
+    pub(crate) fn new(
+        comm: &dyn Communicator,
+        columns: Vec<u32>,
+        offsets: &[usize],
+    ) -> Result<Self, Error> {
+        let rank = comm.rank();
+        let place = |column: usize| columns.partition_point(|&c| (c as usize) < column);
+        let own = place(offsets[rank])..place(offsets[rank + 1]);
+        let mut receives: Vec<(usize, Range<usize>)> = Vec::new();
+        let mut wanted = vec![Vec::new(); comm.size()];
+        for (at, &column) in columns.iter().enumerate() {
+            if own.contains(&at) {
+                continue;
+            }
+            let from = owner(offsets, column as usize);
+            let local = column - offsets[from] as u32;
+            wanted[from].extend_from_slice(&local.to_ne_bytes());
+            match receives.last_mut() {
+                Some((last, range)) if *last == from => range.end = at + 1,
+                _ => receives.push((from, at..at + 1)),
+            }
+        }
+        let asked = all_to_all(comm, &wanted)?;
+        let sends = asked.iter().enumerate().filter(|(_, bytes)| !bytes.is_empty());
+        let sends = sends.map(|(to, bytes)| {
+            (to, bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
+        });
+        Ok(Self { own, receives, sends: sends.collect(), columns })
+    }
+
+    /// Number of elements that a product receives.
+    pub(crate) fn received(&self) -> usize {
+        self.columns.len() - self.own.len()
+    }
+
+    /// Number of elements that a product sends.
+    pub(crate) fn sent(&self) -> usize {
+        self.sends.iter().map(|(_, elements)| elements.len()).sum()
+    }
+
+    /// Parts that this one sends to or receives from, ascending.
+    pub(crate) fn neighbours(&self) -> Vec<usize> {
+        let mut ranks: Vec<usize> = self.sends.iter().map(|send| send.0).collect();
+        ranks.extend(self.receives.iter().map(|receive| receive.0));
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+}

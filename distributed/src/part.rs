@@ -1,0 +1,434 @@
+//! A part of a distributed operator: its rows, and the messages with the other parts.
+
+use crate::choice::{RowLengths, SummationOrder};
+use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported, sum_words};
+use crate::halo::Halo;
+use crate::rows::RowSet;
+use crate::sums::TreeSums;
+use sparseop::device::fused::SharedSums;
+use sparseop::matrix::{CsrMatrix, CsrView};
+use sparseop::{
+    Device, DeviceVec, Error, Layout, Multivector, Scalar, SparseOp, SparseOpBuilder, Stream,
+    try_zeroed,
+};
+use sparseop_solvers::{Jacobi, SystemOperator};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Settings of a distributed operator.
+#[derive(Debug, Clone)]
+pub(crate) struct PartSettings {
+    /// Builder of the operators of each part.
+    pub(crate) builder: SparseOpBuilder,
+    /// True if only plans are chosen with which results do not depend on the partition.
+    pub(crate) same_bits: bool,
+}
+
+/// One part of a distributed operator: some consecutive rows, and the elements of vectors that
+/// belong to them. Every part runs on a thread or in a process of its own; all make the same calls
+/// in the same order, each with its own elements.
+#[derive(Debug)]
+pub struct PartOp<T: Scalar> {
+    pub(crate) comm: Arc<dyn Communicator>,
+    pub(crate) settings: PartSettings,
+    /// First row and first column of each part, and their numbers.
+    pub(crate) rows: Arc<[usize]>,
+    pub(crate) columns: Arc<[usize]>,
+    /// Rows that use own elements of `x` alone, and the others.
+    pub(crate) interior: RowSet<T>,
+    pub(crate) boundary: RowSet<T>,
+    pub(crate) halo: Halo,
+    /// First entry of each row.
+    row_ptr: Vec<usize>,
+    sums: Arc<TreeSums>,
+    buffers: Mutex<PartBuffers<T>>,
+    pub(crate) transposed: OnceLock<Box<PartOp<T>>>,
+    device: Device,
+}
+
+/// Working memory of a product.
+#[derive(Debug, Default)]
+struct PartBuffers<T> {
+    /// Elements that are sent, by receiver.
+    sent: Vec<T>,
+    /// Elements that boundary rows use.
+    x: Vec<T>,
+    interior: Vec<T>,
+    boundary: Vec<T>,
+}
+
+impl<T: Scalar> PartOp<T> {
+    /// Builds the part of this rank from its rows, whose columns are those of the whole matrix.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RanksDiffer`], [`Error::RankFailed`], [`Error::Communication`], and those of
+    /// [`SparseOpBuilder::build`].
+    pub(crate) fn build(
+        comm: Arc<dyn Communicator>,
+        settings: &PartSettings,
+        rows: Arc<[usize]>,
+        columns: Arc<[usize]>,
+        a: CsrView<'_, T>,
+    ) -> Result<Self, Error> {
+        check_ranks::<T>(&*comm, settings, &rows, &columns)?;
+        let rank = comm.rank();
+        agree(&*comm, check_shape(a, &rows[rank..rank + 2], columns[columns.len() - 1]))?;
+        let lengths = RowLengths::of(a.row_ptr());
+        let whole = sum_words(&*comm, &[lengths.rows, lengths.entries, lengths.squares])?;
+        let whole = RowLengths { rows: whole[0], entries: whole[1], squares: whole[2] };
+        let order = settings.same_bits.then(|| SummationOrder::of(whole));
+        let own = columns[rank] as u32..columns[rank + 1] as u32;
+        let is_interior =
+            |row: &u32| a.row(*row as usize).0.iter().all(|column| own.contains(column));
+        let (interior, boundary): (Vec<u32>, Vec<u32>) =
+            (0..a.nrows() as u32).partition(is_interior);
+        let halo = Halo::new(&*comm, agree(&*comm, used_columns(a, &boundary))?, &columns)?;
+        let build = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
+            let a = RowSet::copy(a, &rows, ncols, renumber)?;
+            let op = match order {
+                Some(order) => order.build(&settings.builder, a.view())?,
+                None => settings.builder.clone().device(Device::Cpu).build(&a)?,
+            };
+            Ok::<_, Error>(RowSet { op, rows })
+        };
+        let built = || {
+            let place = |column: u32| halo.columns.partition_point(|&c| c < column) as u32;
+            let interior = build(interior, own.len(), &|column| column - own.start)?;
+            Ok((interior, build(boundary, halo.columns.len(), &place)?))
+        };
+        let (interior, boundary) = agree(&*comm, built())?;
+        Ok(Self {
+            sums: Arc::new(TreeSums::new(comm.clone(), &rows)),
+            row_ptr: a.row_ptr().to_vec(),
+            settings: settings.clone(),
+            buffers: Mutex::default(),
+            transposed: OnceLock::new(),
+            device: Device::Cpu,
+            comm,
+            rows,
+            columns,
+            interior,
+            boundary,
+            halo,
+        })
+    }
+
+    /// Number of this part, from 0.
+    pub fn rank(&self) -> usize {
+        self.comm.rank()
+    }
+
+    /// Number of parts.
+    pub fn parts(&self) -> usize {
+        self.comm.size()
+    }
+
+    /// Numbers of rows and columns of the whole matrix.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.rows[self.parts()], self.columns[self.parts()])
+    }
+
+    /// Rows of this part: the elements of `y` that it computes.
+    pub fn own_rows(&self) -> Range<usize> {
+        self.rows[self.rank()]..self.rows[self.rank() + 1]
+    }
+
+    /// Columns of this part: the elements of `x` that it is given.
+    pub fn own_columns(&self) -> Range<usize> {
+        self.columns[self.rank()]..self.columns[self.rank() + 1]
+    }
+
+    /// Number of stored entries of the rows of this part.
+    pub fn nnz(&self) -> u64 {
+        self.interior.op.nnz() + self.boundary.op.nnz()
+    }
+
+    /// Operators of the rows that use own elements of `x` alone, and of the others.
+    pub fn operators(&self) -> [&SparseOp<T>; 2] {
+        [&self.interior.op, &self.boundary.op]
+    }
+
+    /// Jacobi preconditioner of the rows of this part.
+    ///
+    /// # Errors
+    ///
+    /// As [`Jacobi::of`], and [`Error::RankFailed`].
+    pub fn jacobi(&self) -> Result<Jacobi<T>, Error> {
+        let (nrows, ncols) = self.shape();
+        if nrows != ncols {
+            return Err(Error::NotSquare { method: "a Jacobi preconditioner", nrows, ncols });
+        }
+        let first = self.own_rows().start;
+        let of = |a: CsrMatrix<T>| {
+            let diagonal = (0..a.nrows()).map(|row| {
+                let (columns, values) = a.view().row(row);
+                let entries = columns.iter().zip(values);
+                let own = entries.filter(|(column, _)| **column as usize == first + row);
+                own.map(|(_, value)| value.to_f64()).sum()
+            });
+            Jacobi::of_diagonal(first, diagonal)
+        };
+        agree(&*self.comm, self.to_csr().and_then(of))
+    }
+
+    /// Rows of this part, with the columns of the whole matrix and the entries in the order in
+    /// which they were given.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub fn to_csr(&self) -> Result<CsrMatrix<T>, Error> {
+        let count = self.row_ptr[self.row_ptr.len() - 1];
+        let (mut columns, mut values) = (try_zeroed::<u32>(count)?, try_zeroed::<T>(count)?);
+        let first = self.own_columns().start as u32;
+        let mut copy = |set: &RowSet<T>, whole: &dyn Fn(u32) -> u32| {
+            let a = set.op.to_csr()?;
+            for (at, &row) in set.rows.iter().enumerate() {
+                let (own, numbers) = a.view().row(at);
+                let start = self.row_ptr[row as usize];
+                let numbered = columns[start..].iter_mut().zip(own);
+                numbered.for_each(|(to, &column)| *to = whole(column));
+                values[start..start + numbers.len()].copy_from_slice(numbers);
+            }
+            Ok::<_, Error>(())
+        };
+        copy(&self.interior, &|column| column + first)?;
+        copy(&self.boundary, &|column| self.halo.columns[column as usize])?;
+        let row_ptr = self.row_ptr.clone();
+        CsrMatrix::try_new(self.own_rows().len(), self.shape().1, row_ptr, columns, values)
+    }
+
+    /// `y = A x`: multiplies the own elements of `x` and those that other parts send meanwhile.
+    /// Interior rows are multiplied while messages are under way, boundary rows, as a whole, when
+    /// they have arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VectorLength`], [`Error::RankFailed`], [`Error::Communication`]. An error at one
+    /// rank is one at all ranks.
+    pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
+        for (vector, own, found) in
+            [("x", self.own_columns(), x.len()), ("y", self.own_rows(), y.len())]
+        {
+            if own.len() != found {
+                let ((nrows, ncols), expected) = (self.shape(), own.len());
+                let error = Error::VectorLength { vector, expected, found, nrows, ncols };
+                return reported(&*self.comm, Err(error));
+            }
+        }
+        self.multiply(1, x, y)
+    }
+
+    /// `Y = A X` for several vectors (SpMM); otherwise as [`apply`](Self::apply).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MultivectorMismatch`], [`Error::VectorsLength`], [`Error::RanksDiffer`]; otherwise
+    /// as [`apply`](Self::apply).
+    pub fn apply_multi(&self, x: Multivector<&[T]>, y: Multivector<&mut [T]>) -> Result<(), Error> {
+        let (of_x, of_y) = ((x.count(), x.layout()), (y.count(), y.layout()));
+        let ((count, layout), x, y) = (of_x, x.into_data(), y.into_data());
+        let checked = || {
+            if of_x != of_y {
+                let text = |(count, layout)| format!("{count} vectors in {layout:?} layout");
+                return Err(Error::MultivectorMismatch { x: text(of_x), y: text(of_y) });
+            }
+            let (nrows, ncols) = self.shape();
+            for (vectors, len, found) in
+                [("x", self.own_columns().len(), x.len()), ("y", self.own_rows().len(), y.len())]
+            {
+                if count.checked_mul(len) != Some(found) {
+                    return Err(Error::VectorsLength { vectors, count, len, found, nrows, ncols });
+                }
+            }
+            Ok(())
+        };
+        reported(&*self.comm, checked())?;
+        let counts = gather_words(&*self.comm, &[count as u64])?;
+        if let Some(rank) = counts.iter().position(|other| *other != counts[0]) {
+            let (first, other) = (counts[0][0], counts[rank][0]);
+            let message = format!("ranks 0 and {rank} multiply {first} and {other} vectors");
+            return reported(&*self.comm, Err(Error::RanksDiffer { message }));
+        }
+        if layout == Layout::RowMajor || count <= 1 {
+            return self.multiply(count, x, y);
+        }
+        let rows = interleaved(x, count);
+        let mut products = vec![T::ZERO; y.len()];
+        self.multiply(count, &rows, &mut products)?;
+        y.copy_from_slice(&interleaved(&products, self.own_rows().len()));
+        Ok(())
+    }
+
+    /// Multiplies vectors in row-major order.
+    fn multiply(&self, count: usize, x: &[T], y: &mut [T]) -> Result<(), Error> {
+        if count == 0 {
+            return Ok(());
+        }
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let PartBuffers { sent, x: used, interior, boundary } = &mut *buffers;
+        let halo = &self.halo;
+        sent.clear();
+        for (_, elements) in &halo.sends {
+            for &element in elements {
+                sent.extend_from_slice(&x[element as usize * count..][..count]);
+            }
+        }
+        used.resize(halo.columns.len() * count, T::ZERO);
+        let first = self.own_columns().start;
+        for at in halo.own.clone() {
+            let own = halo.columns[at] as usize - first;
+            used[at * count..][..count].copy_from_slice(&x[own * count..][..count]);
+        }
+        let (mut sends, mut rest) = (Vec::with_capacity(halo.sends.len()), &sent[..]);
+        for (rank, elements) in &halo.sends {
+            let (message, others) = rest.split_at(elements.len() * count);
+            sends.push((*rank, bytes_of(message)));
+            rest = others;
+        }
+        let (mut receives, mut rest) = (Vec::with_capacity(halo.receives.len()), &mut used[..]);
+        let mut at = 0;
+        for (rank, range) in &halo.receives {
+            let (message, others) =
+                rest[(range.start - at) * count..].split_at_mut(range.len() * count);
+            receives.push((*rank, bytes_of_mut(message)));
+            (rest, at) = (others, range.end);
+        }
+        let mut product = Ok(());
+        self.comm.exchange(&sends, &mut receives, &mut || {
+            product = self.interior.multiply(count, x, y, interior);
+        })?;
+        let product = product.and_then(|()| self.boundary.multiply(count, used, y, boundary));
+        reported(&*self.comm, product)
+    }
+
+    /// Replaces the values of the rows of this part, in the order of its entries. The pattern stays
+    /// as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ValuesLength`], and nothing has changed; [`Error::NotUpdatable`] and
+    /// [`Error::ValueRange`], as [`SparseOp::update_values`], and [`Error::RankFailed`]: other
+    /// parts may then have their new values.
+    pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
+        let (expected, found) = (self.row_ptr[self.row_ptr.len() - 1], values.len());
+        let checked = match expected == found {
+            true => Ok(()),
+            false => Err(Error::ValuesLength { expected, found }),
+        };
+        agree(&*self.comm, checked)?;
+        let updated = self.interior.update(&self.row_ptr, values);
+        let updated = updated.and_then(|()| self.boundary.update(&self.row_ptr, values));
+        self.transposed = OnceLock::new();
+        agree(&*self.comm, updated)
+    }
+}
+
+impl<T: Scalar> SystemOperator<T> for PartOp<T> {
+    fn shape(&self) -> (usize, usize) {
+        self.shape()
+    }
+
+    fn own_rows(&self) -> Range<usize> {
+        self.own_rows()
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn apply_device(
+        &self,
+        _: &Stream,
+        x: &DeviceVec<T>,
+        y: &mut DeviceVec<T>,
+    ) -> Result<(), Error> {
+        for (what, vector) in [("x", x), ("y", &*y)] {
+            if vector.device() != self.device {
+                let (expected, found) = (self.device.to_string(), vector.device().to_string());
+                return reported(&*self.comm, Err(Error::WrongDevice { what, expected, found }));
+            }
+        }
+        self.apply(x.host(), y.host_mut())
+    }
+
+    fn shared_sums(&self) -> Option<Arc<dyn SharedSums>> {
+        Some(self.sums.clone())
+    }
+}
+
+/// Columns that some rows use, ascending.
+fn used_columns<T: Scalar>(a: CsrView<'_, T>, rows: &[u32]) -> Result<Vec<u32>, Error> {
+    let count = rows.iter().map(|&row| a.row_len(row as usize)).sum();
+    let mut used = try_zeroed(count)?;
+    let columns = rows.iter().flat_map(|&row| a.row(row as usize).0);
+    used.iter_mut().zip(columns).for_each(|(to, column)| *to = *column);
+    used.sort_unstable();
+    used.dedup();
+    used.shrink_to_fit();
+    Ok(used)
+}
+
+/// The other order of a matrix of `rows` rows in row-major order.
+pub(crate) fn interleaved<T: Scalar>(elements: &[T], rows: usize) -> Vec<T> {
+    let columns = elements.len() / rows.max(1);
+    (0..elements.len()).map(|i| elements[i % rows * columns + i / rows]).collect()
+}
+
+/// Checks that all ranks build the same operator with the same version.
+fn check_ranks<T: Scalar>(
+    comm: &dyn Communicator,
+    settings: &PartSettings,
+    rows: &[usize],
+    columns: &[usize],
+) -> Result<(), Error> {
+    let hash = |bytes: &[u8]| {
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    };
+    let compared = [
+        ("versions of sparseop", hash(env!("CARGO_PKG_VERSION").as_bytes())),
+        ("bytes of a number", size_of::<T>() as u64),
+        ("rows of the matrix", rows[rows.len() - 1] as u64),
+        ("columns of the matrix", columns[columns.len() - 1] as u64),
+        ("parts of the partition", rows.len().min(columns.len()) as u64 - 1),
+        ("partitions of the rows", hash(bytemuck::cast_slice(rows))),
+        ("partitions of the columns", hash(bytemuck::cast_slice(columns))),
+        ("settings of the same bits", u64::from(settings.same_bits)),
+    ];
+    let all = gather_words(comm, &compared.map(|(_, word)| word))?;
+    for (at, (what, _)) in compared.iter().enumerate() {
+        if let Some(rank) = all.iter().position(|words| words[at] != all[0][at]) {
+            let (first, other) = (all[0][at], all[rank][at]);
+            let message = format!(
+                "ranks 0 and {rank} have different {what} ({first} and {other}); start them with \
+                 the same program, matrix and options"
+            );
+            return Err(Error::RanksDiffer { message });
+        }
+    }
+    let parts = all[0][4];
+    if parts != comm.size() as u64 || rows.len() != columns.len() {
+        let message = format!("there are {parts} parts for {} ranks", comm.size());
+        return Err(Error::Partition { message });
+    }
+    Ok(())
+}
+
+/// Checks that the rows of a part are those of the partition.
+fn check_shape<T: Scalar>(a: CsrView<'_, T>, rows: &[usize], ncols: usize) -> Result<(), Error> {
+    let expected = (rows[1] - rows[0], ncols);
+    if (a.nrows(), a.ncols()) == expected {
+        return Ok(());
+    }
+    let message = format!(
+        "the rows of this rank are {} x {}, but the partition has {} x {}",
+        a.nrows(),
+        a.ncols(),
+        expected.0,
+        expected.1
+    );
+    Err(Error::RanksDiffer { message })
+}

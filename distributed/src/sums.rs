@@ -1,0 +1,148 @@
+//! Sums over vectors of which every part has some elements, with the same bits in every partition.
+//!
+//! The elements are summed in blocks of a power of two of rows, and the blocks in a binary tree.
+//! Blocks and tree depend on the number of rows alone. A part sends the sums of the largest
+//! subtrees that are its own, at most two for each level.
+
+use crate::blocks::{block_rows, is_aligned};
+use crate::comm::Communicator;
+use sparseop::Error;
+use sparseop::device::fused::SharedSums;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Two sums, as a pass has them.
+type Pair = [f64; 2];
+
+/// Sums of neighbouring subtrees, each as large as the tree allows.
+#[derive(Debug, Default)]
+struct Subtrees(Vec<Subtree>);
+
+/// Sum of the 2^`level` blocks from `first` on.
+#[derive(Debug, Clone, Copy)]
+struct Subtree {
+    level: u32,
+    first: usize,
+    sum: Pair,
+}
+
+impl Subtrees {
+    /// Appends the next subtree, and joins what is whole.
+    fn push(&mut self, mut next: Subtree) {
+        while let Some(left) = self.0.last() {
+            let whole = left.first.is_multiple_of(2 << left.level);
+            if left.level != next.level || !whole {
+                break;
+            }
+            next =
+                Subtree { level: next.level + 1, first: left.first, sum: add(left.sum, next.sum) };
+            self.0.pop();
+        }
+        self.0.push(next);
+    }
+
+    /// Subtrees of consecutive blocks.
+    fn of(first: usize, sums: impl Iterator<Item = Pair>) -> Self {
+        let mut subtrees = Self::default();
+        for (at, sum) in sums.enumerate() {
+            subtrees.push(Subtree { level: 0, first: first + at, sum });
+        }
+        subtrees
+    }
+
+    /// Sum of all, the smaller subtrees at the end first.
+    fn total(&self) -> Pair {
+        self.0
+            .iter()
+            .rev()
+            .map(|subtree| subtree.sum)
+            .reduce(|end, sum| add(sum, end))
+            .unwrap_or_default()
+    }
+}
+
+fn add([a, b]: Pair, [c, d]: Pair) -> Pair {
+    [a + c, b + d]
+}
+
+/// Sums that are shared by the parts of an operator.
+#[derive(Debug)]
+pub(crate) struct TreeSums {
+    comm: Arc<dyn Communicator>,
+    block: usize,
+    /// Blocks of each part; `None` if parts do not have whole blocks: a part is then one block.
+    blocks: Option<Vec<Range<usize>>>,
+    /// Bytes from each part.
+    lengths: Vec<usize>,
+}
+
+impl TreeSums {
+    /// Sums over vectors whose elements are cut at `offsets`.
+    pub(crate) fn new(comm: Arc<dyn Communicator>, offsets: &[usize]) -> Self {
+        let block = block_rows(offsets[offsets.len() - 1]);
+        let blocks: Option<Vec<Range<usize>>> = is_aligned(offsets).then(|| {
+            offsets.windows(2).map(|at| at[0].div_ceil(block)..at[1].div_ceil(block)).collect()
+        });
+        let sent = |own: &Range<usize>| {
+            Subtrees::of(own.start, own.clone().map(|_| Pair::default())).0.len()
+        };
+        let sizes = match &blocks {
+            Some(blocks) => blocks.iter().map(sent).collect(),
+            None => vec![1; comm.size()],
+        };
+        let lengths = sizes.into_iter().map(|count: usize| count * size_of::<Pair>()).collect();
+        Self { comm, block, blocks, lengths }
+    }
+}
+
+impl SharedSums for TreeSums {
+    fn block(&self) -> usize {
+        self.block
+    }
+
+    fn total(&self, sums: &[Pair]) -> Result<Pair, Error> {
+        let rank = self.comm.rank();
+        let first = self.blocks.as_ref().map_or(0, |blocks| blocks[rank].start);
+        let own = Subtrees::of(first, sums.iter().copied());
+        let sent: Vec<Pair> = match self.blocks {
+            Some(_) => own.0.iter().map(|subtree| subtree.sum).collect(),
+            None => vec![own.total()],
+        };
+        let all = self.comm.all_gather(bytemuck::cast_slice(&sent), &self.lengths)?;
+        let mut sums = all.chunks_exact(size_of::<Pair>()).map(bytemuck::pod_read_unaligned);
+        let Some(blocks) = &self.blocks else { return Ok(Subtrees::of(0, sums).total()) };
+        let mut tree = Subtrees::default();
+        for own in blocks {
+            // The same subtrees as those of the sender, without their sums.
+            for subtree in Subtrees::of(own.start, own.clone().map(|_| Pair::default())).0 {
+                let sum = sums.next().unwrap_or_default();
+                tree.push(Subtree { sum, ..subtree });
+            }
+        }
+        Ok(tree.total())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_has_the_same_bits_however_it_is_cut() {
+        let sums: Vec<Pair> =
+            (0..23).map(|i| [0.1 * f64::from(i), 1e16 / f64::from(i + 1)]).collect();
+        let whole = Subtrees::of(0, sums.iter().copied()).total();
+        for cut in 0..=sums.len() {
+            for other in cut..=sums.len() {
+                let mut tree = Subtrees::default();
+                for range in [0..cut, cut..other, other..sums.len()] {
+                    let own = Subtrees::of(range.start, sums[range].iter().copied());
+                    assert!(own.0.len() <= 2 * 5, "{}", own.0.len());
+                    own.0.into_iter().for_each(|subtree| tree.push(subtree));
+                }
+                assert_eq!(tree.total().map(f64::to_bits), whole.map(f64::to_bits));
+            }
+        }
+        assert_eq!(Subtrees::default().total(), [0.0; 2]);
+    }
+}

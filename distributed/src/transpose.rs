@@ -1,0 +1,138 @@
+//! Products with the transposed matrix, by a distributed operator of its own.
+
+use crate::comm::{Communicator, agree, all_to_all, bytes_of};
+use crate::part::PartOp;
+use crate::partition::owner;
+use sparseop::matrix::CsrMatrix;
+use sparseop::{Error, Scalar};
+use std::ops::Range;
+
+/// EntryArrays of a matrix, in a fixed order.
+#[derive(Debug)]
+pub(crate) struct EntryArrays<T> {
+    pub(crate) rows: Vec<u32>,
+    pub(crate) columns: Vec<u32>,
+    pub(crate) values: Vec<T>,
+}
+
+impl<T: Scalar> EntryArrays<T> {
+    pub(crate) fn new() -> Self {
+        Self { rows: Vec::new(), columns: Vec::new(), values: Vec::new() }
+    }
+
+    pub(crate) fn push(&mut self, row: u32, column: u32, value: T) {
+        self.rows.push(row);
+        self.columns.push(column);
+        self.values.push(value);
+    }
+
+    /// Sends every entry to the part with its row, and returns those of the own rows: in the order
+    /// of the ranks, and in the order of each rank. Rows are then counted from the first own one.
+    pub(crate) fn redistribute(
+        self,
+        comm: &dyn Communicator,
+        offsets: &[usize],
+    ) -> Result<Self, Error> {
+        let mut to: Vec<Self> = (0..comm.size()).map(|_| Self::new()).collect();
+        for ((row, column), value) in self.rows.into_iter().zip(self.columns).zip(self.values) {
+            let rank = owner(offsets, row as usize);
+            to[rank].push(row - offsets[rank] as u32, column, value);
+        }
+        let messages: Vec<Vec<u8>> = to.into_iter().map(|entries| entries.encode()).collect();
+        let mut own = Self::new();
+        for bytes in all_to_all(comm, &messages)? {
+            own.decode(&bytes);
+        }
+        Ok(own)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let arrays = [
+            bytemuck::cast_slice(&self.rows),
+            bytemuck::cast_slice(&self.columns),
+            bytes_of(&self.values),
+        ];
+        arrays.concat()
+    }
+
+    fn decode(&mut self, bytes: &[u8]) {
+        let count = bytes.len() / (2 * size_of::<u32>() + size_of::<T>());
+        let (rows, rest) = bytes.split_at(count * size_of::<u32>());
+        let (columns, values) = rest.split_at(count * size_of::<u32>());
+        let words = |bytes: &[u8]| {
+            bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>).collect::<Vec<u32>>()
+        };
+        self.rows.extend(words(rows));
+        self.columns.extend(words(columns));
+        let before = self.values.len();
+        self.values.resize(before + count, T::ZERO);
+        crate::comm::bytes_of_mut(&mut self.values[before..]).copy_from_slice(values);
+    }
+
+    /// Matrix with the entries of each row in their order.
+    pub(crate) fn to_csr(&self, nrows: usize, ncols: usize) -> Result<CsrMatrix<T>, Error> {
+        let mut row_ptr = vec![0; nrows + 1];
+        self.rows.iter().for_each(|&row| row_ptr[row as usize + 1] += 1);
+        for row in 0..nrows {
+            row_ptr[row + 1] += row_ptr[row];
+        }
+        let (mut next, count) = (row_ptr.clone(), self.rows.len());
+        let (mut columns, mut values) = (vec![0; count], vec![T::ZERO; count]);
+        for ((&row, &column), &value) in self.rows.iter().zip(&self.columns).zip(&self.values) {
+            let at = &mut next[row as usize];
+            (columns[*at], values[*at]) = (column, value);
+            *at += 1;
+        }
+        CsrMatrix::try_new(nrows, ncols, row_ptr, columns, values)
+    }
+}
+
+impl<T: Scalar> PartOp<T> {
+    /// `y = Aᵀ x`: `x` has the [own rows](Self::own_rows), `y` the
+    /// [own columns](Self::own_columns). The first such product distributes the transposed matrix,
+    /// whose parts are packed like any other.
+    ///
+    /// # Errors
+    ///
+    /// As [`apply`](Self::apply), and those of
+    /// [`SparseOpBuilder::build`](sparseop::SparseOpBuilder::build).
+    pub fn apply_transpose(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
+        self.transposed()?.apply(x, y)
+    }
+
+    /// Operator of the transposed matrix, distributed at the first call.
+    ///
+    /// # Errors
+    ///
+    /// As [`apply_transpose`](Self::apply_transpose).
+    pub fn transposed(&self) -> Result<&Self, Error> {
+        if let Some(transposed) = self.transposed.get() {
+            return Ok(transposed);
+        }
+        let a = self.transposed_rows()?;
+        let (rows, columns) = (self.columns.clone(), self.rows.clone());
+        let built = Self::build(self.comm.clone(), &self.settings, rows, columns, a.view())?;
+        Ok(self.transposed.get_or_init(|| Box::new(built)))
+    }
+
+    /// Rows of the transposed matrix that have the numbers of the
+    /// [own columns](Self::own_columns), each in the order of its columns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`], [`Error::RankFailed`] and [`Error::Communication`].
+    pub fn transposed_rows(&self) -> Result<CsrMatrix<T>, Error> {
+        let own = agree(&*self.comm, self.to_csr())?;
+        let (first, mut entries) = (self.own_rows().start as u32, EntryArrays::new());
+        for row in 0..own.nrows() {
+            let (columns, values) = own.view().row(row);
+            for (&column, &value) in columns.iter().zip(values) {
+                entries.push(column, first + row as u32, value);
+            }
+        }
+        drop(own);
+        let entries = entries.redistribute(&*self.comm, &self.columns)?;
+        let Range { start, end } = self.own_columns();
+        agree(&*self.comm, entries.to_csr(end - start, self.shape().0))
+    }
+}

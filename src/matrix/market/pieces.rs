@@ -1,0 +1,75 @@
+//! Reading of a `coordinate` file in pieces, by several processes.
+
+use super::coordinate::parse_chunk;
+use super::header::{MarketHeader, MarketLayout};
+use super::{ParseProblem, excerpt};
+use crate::{Error, Scalar};
+use std::path::Path;
+
+/// First lines of a `coordinate` file, with which pieces of the other lines are parsed.
+#[derive(Debug, Clone, Copy)]
+pub struct MarketPieces {
+    header: MarketHeader,
+}
+
+/// Entries of some lines, with their mirror images, in the order of the lines: rows, columns,
+/// values, and the number of lines.
+pub type MarketEntries<T> = (Vec<u32>, Vec<u32>, Vec<T>, u64);
+
+impl MarketPieces {
+    /// Parses the banner and the size line. `head` is the beginning of a text, and has at least one
+    /// byte after the size line unless it is the whole text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Market`], also for an `array` file.
+    pub fn parse(path: &Path, head: &[u8]) -> Result<Self, Error> {
+        let header = MarketHeader::parse(head).map_err(|problem| problem.locate(path, head, 0))?;
+        if header.layout == MarketLayout::Array {
+            let message = "an array file is not read in pieces; write it as coordinate";
+            return Err(ParseProblem::at(0, message).locate(path, head, 0));
+        }
+        Ok(Self { header })
+    }
+
+    /// Numbers of rows and columns.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.header.nrows, self.header.ncols)
+    }
+
+    /// Declared number of lines with an entry.
+    pub fn declared(&self) -> u64 {
+        self.header.declared
+    }
+
+    /// Offset of the first line after the size line.
+    pub fn body(&self) -> usize {
+        self.header.body
+    }
+
+    /// Parses whole lines.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Market`] with the first invalid line.
+    pub fn entries<T: Scalar>(&self, path: &Path, lines: &[u8]) -> Result<MarketEntries<T>, Error> {
+        T::market_entries(self, path, lines)
+    }
+
+    pub(crate) fn entries_impl<T: Scalar>(
+        &self,
+        path: &Path,
+        lines: &[u8],
+    ) -> Result<MarketEntries<T>, Error> {
+        let mut entries = Vec::new();
+        let (count, problem) = parse_chunk(lines, 0..lines.len(), &self.header, &mut entries);
+        if let Some(ParseProblem { message, offset, other, .. }) = problem {
+            let line = lines[offset.unwrap_or(0)..].split(|&byte| byte == b'\n').next();
+            let message = format!("in the line {}: {message}", excerpt(line.unwrap_or_default()));
+            return Err(ParseProblem { other, ..ParseProblem::new(message) }.of_file(path));
+        }
+        let rows = entries.iter().map(|entry| entry.row).collect();
+        let columns = entries.iter().map(|entry| entry.col).collect();
+        Ok((rows, columns, entries.iter().map(|entry| entry.value).collect(), count))
+    }
+}
