@@ -46,6 +46,10 @@ const MODULES: &str = "// Modules: ";
 /// Line of a kernel file with the variants of its modules besides the plain one.
 const DECLARATION: &str = "// Variants: ";
 
+/// Line of a kernel file whose kernels NVRTC compiles one at a time, because a matrix needs few of
+/// them and each takes long.
+const SELECTABLE: &str = "// Selectable: one kernel at a time.";
+
 /// All variants. Their words are the suffixes of `src/device/module.rs`.
 const VARIANTS: [Variant; 3] = [
     // For `y = alpha A x + beta y`.
@@ -74,6 +78,8 @@ struct KernelModule {
     name: String,
     /// True if it is left out of a build with the common modules.
     rare: bool,
+    /// True if its kernels are compiled one at a time.
+    selectable: bool,
     hash: String,
     /// The complete source, in the output folder.
     source: PathBuf,
@@ -154,6 +160,7 @@ fn sources(out: &Path) -> Result<Vec<KernelModule>, Box<dyn Error>> {
             .ok_or("a kernel file's name is not UTF-8")?;
         let text = fs::read_to_string(&path)?;
         let endings = modules(file, &text)?;
+        let selectable = text.lines().any(|line| line == SELECTABLE);
         let text = splice::splice(&format!("{file}.cu"), &text, &headers)?;
         for (ending, definitions) in endings {
             let name = format!("{file}{ending}");
@@ -163,6 +170,7 @@ fn sources(out: &Path) -> Result<Vec<KernelModule>, Box<dyn Error>> {
             let rare = RARE.iter().find(|(rare, _)| *rare == file).map_or(&[][..], |rare| rare.1);
             all.push(KernelModule {
                 rare: ending.split('_').any(|word| rare.contains(&word)),
+                selectable,
                 name,
                 hash: format!("{:032x}", xxh3_128(text.as_bytes())),
                 source,
@@ -304,7 +312,7 @@ fn table(
 ) -> Result<String, std::fmt::Error> {
     let mut identity = OPTIONS.join(" ");
     let mut code = String::new();
-    for KernelModule { name, hash, source, .. } in modules {
+    for KernelModule { name, selectable, hash, source, .. } in modules {
         write!(identity, " {name} {hash}")?;
         let (mut cubins, mut ptx) = (String::new(), "None".to_owned());
         for (_, target, path) in images.iter().filter(|(module, _, _)| module == name) {
@@ -316,7 +324,7 @@ fn table(
         writeln!(
             code,
             "    Embedded {{ name: {name:?}, source: include_str!({source:?}), hash: {hash:?}, \
-             cubins: &[{cubins}], ptx: {ptx} }},"
+             selectable: {selectable}, cubins: &[{cubins}], ptx: {ptx} }},"
         )?;
     }
     let hash = xxh3_128(identity.as_bytes());

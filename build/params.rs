@@ -125,13 +125,13 @@ fn signatures_of(file: &str, source: &str) -> Result<Vec<Signature>, String> {
     Ok(found)
 }
 
-/// Name and parameters of the kernel whose body follows `text`, if one does.
+/// Name and parameters of the kernel whose body follows `text`, if one does:
+/// `KERNEL_WITH(name, 4)(parameters)`.
 fn entry_point(text: &str) -> Option<(&str, &str)> {
     let (head, parameters) = without_parentheses(text.trim_end())?;
-    let name_at = head.rfind(|c: char| !is_part_of_name(c))? + 1;
-    let (before, name) = (head[..name_at].trim_end(), &head[name_at..]);
-    let attribute = without_parentheses(before).map_or(before, |(attribute, _)| attribute);
-    let attribute = attribute.rsplit(|c: char| !is_part_of_name(c)).next()?;
+    let (before, arguments) = without_parentheses(head.trim_end())?;
+    let attribute = before.rsplit(|c: char| !is_part_of_name(c)).next()?;
+    let name = arguments.split(',').next()?.trim();
     attribute.contains("KERNEL").then_some((name, parameters))
 }
 

@@ -26,13 +26,25 @@ using namespace device;
 // Number of slots of a row that a thread loads together.
 [[maybe_unused]] constexpr u32 BATCH = 8;
 
-// A kernel with launch bounds: THREADS threads per block, and at least BLOCKS blocks per
+// Kernel NAME with launch bounds: THREADS threads per block, and at least BLOCKS blocks per
 // multiprocessor. The bounds leave every thread enough registers for a whole batch. Without them
 // the compiler saves registers by loading one slot after the other.
-#define KERNEL_OF(THREADS, BLOCKS) extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-#define KERNEL_WITH(BLOCKS) KERNEL_OF(BLOCK, BLOCKS)
-
-#define KERNEL KERNEL_WITH(KERNEL_BLOCKS)
+//
+// With ONE_KERNEL a compilation contains only the kernel for which SELECTED_<name> is defined as
+// `~, 1`; the others become unused functions. `compiled` in src/device/cuda/compiler.rs.
+#ifdef ONE_KERNEL
+#define SECOND(A, B, ...) B
+#define IS_SELECTED(...) SECOND(__VA_ARGS__, 0, 0)
+#define ENTRY_0(NAME, THREADS, BLOCKS) [[maybe_unused]] static __device__ void NAME
+#define ENTRY_1(NAME, THREADS, BLOCKS) extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME
+#define ENTRY_IF(IS, NAME, THREADS, BLOCKS) ENTRY_##IS(NAME, THREADS, BLOCKS)
+#define ENTRY(IS, NAME, THREADS, BLOCKS) ENTRY_IF(IS, NAME, THREADS, BLOCKS)
+#define KERNEL_OF(NAME, THREADS, BLOCKS) ENTRY(IS_SELECTED(SELECTED_##NAME), NAME, THREADS, BLOCKS)
+#else
+#define KERNEL_OF(NAME, THREADS, BLOCKS) extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME
+#endif
+#define KERNEL_WITH(NAME, BLOCKS) KERNEL_OF(NAME, BLOCK, BLOCKS)
+#define KERNEL(NAME) KERNEL_WITH(NAME, KERNEL_BLOCKS)
 
 // Programmatic dependent launch. A kernel of a file with OVERLAPPING begins, if the GPU supports
 // it, as soon as every block of the previous launch in the stream has called `trigger_next_launch`, or when

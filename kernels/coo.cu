@@ -110,7 +110,7 @@ __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows,
 
 // Three arrays are loaded together: 64 registers per thread.
 #define SEGMENTS(NAME, ADD, T)                                                                              \
-    KERNEL_WITH(4) NAME(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,       \
+    KERNEL_WITH(NAME, 4)(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,       \
                         u32 *carry_rows, T *carries, u32 *arrivals, u32 l2_shares) {                         \
         segments<ADD>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals, l2_shares);              \
     }
@@ -118,10 +118,10 @@ __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows,
 #define INSTANCES(SUFFIX, T)                                                                                \
     SEGMENTS(coo_##SUFFIX, false, T)                                                                        \
     SEGMENTS(coo_add_##SUFFIX, true, T)                                                                     \
-    KERNEL coo_carries_##SUFFIX(const u32 *rows, const T *carries, u64 count, T *y) {                       \
+    KERNEL(coo_carries_##SUFFIX)(const u32 *rows, const T *carries, u64 count, T *y) {                       \
         add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                      \
     }                                                                                                       \
-    KERNEL coo_atomic_##SUFFIX(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x,      \
+    KERNEL(coo_atomic_##SUFFIX)(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x,      \
                                T *y, u32 l2_shares) {                                                        \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                \
             entries_by_atomics<in_l2.value>(rows, cols, values, nnz, x, y);                                 \

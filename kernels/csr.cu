@@ -1,6 +1,7 @@
 // CSR: see src/formats/csr/mod.rs for the layout.
 //
 // Variants: scaled, streamed.
+// Selectable: one kernel at a time.
 
 #include "common.cuh"
 
@@ -388,24 +389,23 @@ __device__ __forceinline__ void narrow(const O *__restrict__ offsets, u64 count,
 }
 
 #define OFFSETS(SUFFIX, O)                                                                                            \
-    KERNEL csr_chunks_##SUFFIX(const O *row_ptr, u32 nrows, u64 spacing, u64 reach, u32 count, Chunk *chunks,         \
+    KERNEL(csr_chunks_##SUFFIX)(const O *row_ptr, u32 nrows, u64 spacing, u64 reach, u32 count, Chunk *chunks,         \
                                u32 *any_cut) {                                                                        \
         make_chunk(row_ptr, nrows, spacing, reach, count, chunks, any_cut);                                           \
     }                                                                                                                 \
-    KERNEL csr_narrow_##SUFFIX(const O *offsets, u64 count, u32 *narrowed) { narrow(offsets, count, narrowed); }
+    KERNEL(csr_narrow_##SUFFIX)(const O *offsets, u64 count, u32 *narrowed) { narrow(offsets, count, narrowed); }
 
 OFFSETS(o32, u32)
 OFFSETS(o64, u64)
 
 #define ROWS(NAME, W, T, O)                                                                                 \
-    KERNEL NAME(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T),                \
+    KERNEL(NAME)(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T),                \
                 u32 l2_shares) {                                                                                             \
         rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT, l2_shares);                                                \
     }
 
 #define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                         \
-    KERNEL_WITH(CHUNK_BLOCKS(T, O))                                                                                           \
-    NAME(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
+    KERNEL_WITH(NAME, CHUNK_BLOCKS(T, O))(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
          OUT_PARAMETERS(T), u64 *parts, u32 l2_shares) {                                                                    \
         rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, l2_shares);                            \
     }

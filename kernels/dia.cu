@@ -65,7 +65,7 @@ __device__ __forceinline__ void slices(const i64 *__restrict__ offsets, const u3
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                    \
-    KERNEL dia_##SUFFIX(const i64 *offsets, const u32 *masks, const T *values, u32 count, u32 nrows, u32 ncols, \
+    KERNEL(dia_##SUFFIX)(const i64 *offsets, const u32 *masks, const T *values, u32 count, u32 nrows, u32 ncols, \
                         const T *x, OUT_PARAMETERS(T), u32 l2_shares) {                                         \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                    \
             slices<in_l2.value>(offsets, masks, values, count, nrows, ncols, x, OUTPUT);                        \

@@ -22,13 +22,13 @@ __device__ __forceinline__ void rows_of_length(const u32 *__restrict__ cols, con
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                     \
-    KERNEL ell_##SUFFIX(const u32 *cols, const T *values, u32 nrows, u32 ncols, u32 full, u32 width, const T *x, \
+    KERNEL(ell_##SUFFIX)(const u32 *cols, const T *values, u32 nrows, u32 ncols, u32 full, u32 width, const T *x, \
                         OUT_PARAMETERS(T), u32 l2_shares) {                                                       \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                     \
             rows_padded<in_l2.value>(cols, values, nrows, ncols, full, width, x, OUTPUT);                        \
         });                                                                                                      \
     }                                                                                                            \
-    KERNEL ell_lengths_##SUFFIX(const u32 *cols, const T *values, const u32 *row_len, u32 nrows, const T *x,     \
+    KERNEL(ell_lengths_##SUFFIX)(const u32 *cols, const T *values, const u32 *row_len, u32 nrows, const T *x,     \
                                 OUT_PARAMETERS(T), u32 l2_shares) {                                               \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                     \
             rows_of_length<in_l2.value>(cols, values, row_len, nrows, x, OUTPUT);                                \

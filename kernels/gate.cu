@@ -11,7 +11,7 @@ __device__ __forceinline__ u64 nanoseconds() {
 
 // Waits, in one thread, until the host has opened the gate with this number or a later one, and at
 // most `patience` ns. `opened` is in page-locked memory of the host.
-KERNEL_OF(1, 1) gate_wait(const u32 *opened, u32 number, u64 patience) {
+KERNEL_OF(gate_wait, 1, 1)(const u32 *opened, u32 number, u64 patience) {
     const volatile u32 *current = opened;
     u64 start = nanoseconds();
     while (int(*current - number) < 0 && nanoseconds() - start < patience) {}

@@ -10,5 +10,5 @@ __device__ __forceinline__ void add_rows(const u32 *__restrict__ rows, const T *
     if (i < count) y[rows[i]] += sums[i];
 }
 
-KERNEL hyb_add_f32(const u32 *rows, const float *sums, u32 count, float *y) { add_rows(rows, sums, count, y); }
-KERNEL hyb_add_f64(const u32 *rows, const double *sums, u32 count, double *y) { add_rows(rows, sums, count, y); }
+KERNEL(hyb_add_f32)(const u32 *rows, const float *sums, u32 count, float *y) { add_rows(rows, sums, count, y); }
+KERNEL(hyb_add_f64)(const u32 *rows, const double *sums, u32 count, double *y) { add_rows(rows, sums, count, y); }

@@ -83,14 +83,14 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
 }
 
 #define INSTANCES(SUFFIX, T)                                                                              \
-    KERNEL jds_sections_##SUFFIX(const Section *sections, u32 count, const u32 *perm, const u32 *cols,    \
+    KERNEL(jds_sections_##SUFFIX)(const Section *sections, u32 count, const u32 *perm, const u32 *cols,    \
                                  const T *values, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T),    \
                                  u32 l2_shares) {                                                          \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                              \
             all_sections<in_l2.value>(sections, count, perm, cols, values, nrows, ncols, x, OUTPUT);      \
         });                                                                                               \
     }                                                                                                     \
-    KERNEL jds_section_##SUFFIX(u64 first_row, u64 rows, u64 width, u64 full, u64 start, const u32 *perm, \
+    KERNEL(jds_section_##SUFFIX)(u64 first_row, u64 rows, u64 width, u64 full, u64 start, const u32 *perm, \
                                 const u32 *cols, const T *values, u32 ncols, const T *x,                  \
                                 OUT_PARAMETERS(T), u32 l2_shares) {                                        \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                              \
@@ -98,7 +98,7 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
             one_section<in_l2.value>(section, perm, cols, values, ncols, x, OUTPUT);                      \
         });                                                                                               \
     }                                                                                                     \
-    KERNEL jds_diagonals_##SUFFIX(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,         \
+    KERNEL(jds_diagonals_##SUFFIX)(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,         \
                                   const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T),              \
                                   u32 l2_shares) {                                                         \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                              \

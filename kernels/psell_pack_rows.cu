@@ -10,7 +10,7 @@
 constexpr u32 TILE = SCANNED * BLOCK;
 
 // Sum of every tile.
-KERNEL pack_scan_sums(const u64 *data, u64 count, u32 tiles, u64 *sums) {
+KERNEL(pack_scan_sums)(const u64 *data, u64 count, u32 tiles, u64 *sums) {
     u32 array = blockIdx.x / tiles, tile = blockIdx.x % tiles;
     u64 sum = 0;
     for (u32 k = 0; k < SCANNED; ++k) {
@@ -22,7 +22,7 @@ KERNEL pack_scan_sums(const u64 *data, u64 count, u32 tiles, u64 *sums) {
 }
 
 // Exclusive prefix sums over the tiles, by one block per array, and the total sums.
-KERNEL pack_scan_tiles(u64 *sums, u32 tiles, u64 *totals) {
+KERNEL(pack_scan_tiles)(u64 *sums, u32 tiles, u64 *totals) {
     sums += u64(blockIdx.x) * tiles;
     u64 carry = 0;
     for (u32 base = 0; base < tiles; base += BLOCK) {
@@ -36,7 +36,7 @@ KERNEL pack_scan_tiles(u64 *sums, u32 tiles, u64 *totals) {
 }
 
 // Prefix sums of the numbers from those of the tiles.
-KERNEL pack_scan_numbers(u64 *data, u64 count, u32 tiles, const u64 *sums) {
+KERNEL(pack_scan_numbers)(u64 *data, u64 count, u32 tiles, const u64 *sums) {
     u32 array = blockIdx.x / tiles, tile = blockIdx.x % tiles;
     data += array * count;
     u64 carry = sums[blockIdx.x];
@@ -54,7 +54,7 @@ KERNEL pack_scan_numbers(u64 *data, u64 count, u32 tiles, const u64 *sums) {
 // Windows that fit in a block: `windows` of them, sorted by a bitonic network (Batcher, AFIPS 1968)
 // over `size` keys, a power of two. A key consists of the window, the inverted length and, in its
 // low `bits`, the position in the window, so that all keys differ.
-KERNEL pack_sort_windows(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 windows, u32 size, u32 bits, u32 *perm) {
+KERNEL(pack_sort_windows)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 windows, u32 size, u32 bits, u32 *perm) {
     __shared__ u32 keys[SORTED];
     Rows rows{row_ptr, nullptr, nrows, limit};
     u64 base = u64(blockIdx.x) * windows * sigma;
@@ -107,7 +107,7 @@ __device__ __forceinline__ u64 tile_place(u32 round) {
 }
 
 // Histogram of the digits of every tile: counts[digit · tiles + tile].
-KERNEL pack_sort_count(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift, const u32 *from, u64 *counts) {
+KERNEL(pack_sort_count)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift, const u32 *from, u64 *counts) {
     __shared__ u32 found[DIGITS];
     Digit digit{{row_ptr, nullptr, nrows, limit}, sigma, bits, shift};
     found[threadIdx.x] = 0;
@@ -122,7 +122,7 @@ KERNEL pack_sort_count(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 
 
 // Moves every row to its position: after all rows with lower digits, and after earlier rows with
 // the same digit.
-KERNEL pack_sort_place(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift, const u32 *from, const u64 *before,
+KERNEL(pack_sort_place)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift, const u32 *from, const u64 *before,
                        u32 *to) {
     __shared__ u32 next[WARPS][DIGITS];
     Digit digit{{row_ptr, nullptr, nrows, limit}, sigma, bits, shift};
@@ -183,7 +183,7 @@ __device__ __forceinline__ void visit_apart(const Rows &rows, Visit visit) {
 }
 
 // Number of long rows, pieces and entries of every tile: three arrays of one number per block.
-KERNEL pack_long_count(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
+KERNEL(pack_long_count)(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
     Apart own;
     visit_apart({row_ptr, nullptr, nrows, limit}, [&](u32, u64 len) { own.add(len); });
     u64 all[] = {block_scan(own.rows).all, block_scan(own.pieces).all, block_scan(own.entries).all};
@@ -191,7 +191,7 @@ KERNEL pack_long_count(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
 }
 
 // Number, first piece and first entry of every long row. `sums` are the prefix sums over the tiles.
-KERNEL pack_long_rows(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums, u32 *long_rows, u32 *firsts, u64 *begins) {
+KERNEL(pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums, u32 *long_rows, u32 *firsts, u64 *begins) {
     Rows rows{row_ptr, nullptr, nrows, limit};
     Apart own;
     visit_apart(rows, [&](u32, u64 len) { own.add(len); });
@@ -208,7 +208,7 @@ KERNEL pack_long_rows(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums,
 }
 
 // Writes the pieces, with one warp per long row.
-KERNEL pack_long_pieces(const u64 *row_ptr, const u32 *long_rows, const u32 *firsts, const u64 *begins, u32 count, Piece *pieces) {
+KERNEL(pack_long_pieces)(const u64 *row_ptr, const u32 *long_rows, const u32 *firsts, const u64 *begins, u32 count, Piece *pieces) {
     u64 r = thread_id() / WARP;
     if (r >= count) return;
     u32 row = long_rows[r], first = firsts[r];
@@ -235,7 +235,7 @@ __device__ __forceinline__ void long_entries(const u64 *row_ptr, const u32 *col_
 }
 
 #define COPY_LONG_ENTRIES(NAME, B)                                                                                                 \
-    KERNEL NAME(const u64 *row_ptr, const u32 *col_idx, const B *values, const Piece *pieces, u32 count, u32 *cols, void *stored, \
+    KERNEL(NAME)(const u64 *row_ptr, const u32 *col_idx, const B *values, const Piece *pieces, u32 count, u32 *cols, void *stored, \
                 const u64 *keys, const u8 *codes) {                                                                              \
         long_entries<B>(row_ptr, col_idx, values, pieces, count, cols, Sink<B>{stored, keys, codes});                            \
     }
@@ -292,5 +292,5 @@ __device__ __forceinline__ void distinct_values(const B *values, u64 count, u64 
         if (own[slot] && !is_full(counts) && !add_value(slots, counts, own[slot])) atomicMax(counts, DICTIONARY + 1);
 }
 
-KERNEL pack_distinct_f32(const u32 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }
-KERNEL pack_distinct_f64(const u64 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }
+KERNEL(pack_distinct_f32)(const u32 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }
+KERNEL(pack_distinct_f64)(const u64 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }

@@ -15,7 +15,7 @@ enum { FOUND_RELATIVE = 5, FOUND_WRONG = 6, FOUND_PARTS = 7 };
 // Chooses the encoding of every slice, as `Chooser` in src/formats/psell/index.rs, and for diagonal ones
 // computes a hash that slices with equal slots share. `skip` gets the mask of lanes with long rows.
 // Wide slices are only cut into `parts`.
-KERNEL pack_choose(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 ncols, u32 limit, uint4 *encoded, u64 *hashes,
+KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 ncols, u32 limit, uint4 *encoded, u64 *hashes,
                    u32 *skip, Part *parts, u64 *found) {
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void visit_parts(const Part *parts, const u64 *found,
 }
 
 // Combines the properties of the columns of all parts.
-KERNEL pack_survey_wide(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found,
+KERNEL(pack_survey_wide)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found,
                         uint4 *encoded) {
     visit_parts(parts, found, [&](u64, Part part) {
         Lane own(Rows{row_ptr, perm, nrows, limit}, part.slice);
@@ -79,7 +79,7 @@ constexpr u32 MANY = ~0u;
 
 // Counts the slots of rows in their order, and those of the slice in the last word of `encoded`,
 // until they are too many.
-KERNEL pack_count_wide(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 limit, const Part *parts, const u64 *found,
+KERNEL(pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 limit, const Part *parts, const u64 *found,
                        uint4 *encoded, Slots *counted) {
     // Number of slots after which a warp reads the counts of the others.
     constexpr u32 ROUND = 32;
@@ -108,7 +108,7 @@ KERNEL pack_count_wide(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 nc
 }
 
 // Chooses the encoding of wide slices. Without `counted` they are not diagonal.
-KERNEL pack_choose_wide(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found, const Slots *counted,
+KERNEL(pack_choose_wide)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found, const Slots *counted,
                         uint4 *encoded, u64 *hashes) {
     visit_parts(parts, found, [&](u64 i, Part part) {
         if (part.number != 0) return;
@@ -138,7 +138,7 @@ KERNEL pack_choose_wide(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limi
 
 __device__ __forceinline__ u64 table_place(u64 hash, u32 mask) { return (hash >> 24) & mask; }
 
-KERNEL pack_share(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *keys, u32 *firsts, u32 mask) {
+KERNEL(pack_share)(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *keys, u32 *firsts, u32 mask) {
     u64 s = thread_id();
     if (s >= slices || Shape::of(encoded[s].x).kind != DIAGONAL) return;
     u64 hash = hashes[s], place = table_place(hash, mask);
@@ -154,7 +154,7 @@ KERNEL pack_share(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *keys
 
 // For every slice the first slice with its index, which is itself for a relative slice, and two
 // arrays: the units of its values, and those of an index of its own.
-KERNEL pack_units(const uint4 *encoded, const u64 *hashes, u32 slices, const u64 *keys, const u32 *firsts, u32 mask, u32 value_size,
+KERNEL(pack_units)(const uint4 *encoded, const u64 *hashes, u32 slices, const u64 *keys, const u32 *firsts, u32 mask, u32 value_size,
                   u32 *owners, u64 *units, u64 *found) {
     u64 s = thread_id();
     if (s >= slices) return;
@@ -175,14 +175,14 @@ KERNEL pack_units(const uint4 *encoded, const u64 *hashes, u32 slices, const u64
 }
 
 // Computes the header of every slice from the prefix sums of the units.
-KERNEL pack_headers(const uint4 *encoded, const u32 *owners, const u64 *units, u32 slices, uint4 *headers) {
+KERNEL(pack_headers)(const uint4 *encoded, const u32 *owners, const u64 *units, u32 slices, uint4 *headers) {
     u64 s = thread_id();
     if (s >= slices) return;
     headers[s] = make_uint4(u32(units[s]), u32(units[slices + owners[s]]), encoded[s].y, encoded[s].x);
 }
 
 // Writes the slots of the slices that own their index.
-KERNEL pack_slots(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, const uint4 *headers, const u32 *owners, u8 *index) {
+KERNEL(pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, const uint4 *headers, const u32 *owners, u8 *index) {
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
     uint4 header = headers[slice];
@@ -193,7 +193,7 @@ KERNEL pack_slots(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, 
 }
 
 // The same for a part of a wide slice.
-KERNEL pack_slots_wide(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, const uint4 *headers, const u32 *owners, u8 *index,
+KERNEL(pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, const uint4 *headers, const u32 *owners, u8 *index,
                        const Part *parts, const Slots *counted, u32 count) {
     u64 i = thread_id() / WARP;
     if (i >= count) return;
@@ -248,13 +248,13 @@ __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u
 
 // Launch bounds with registers for all loads of a warp.
 #define WRITE(NAME, B)                                                                                                                   \
-    KERNEL_WITH(4) NAME(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,                  \
+    KERNEL_WITH(NAME, 4)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,                  \
                         const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found) {        \
         if (!has_slice(nrows)) return;                                                                                                   \
         write_slice<false, B>({row_ptr, perm, nrows, limit}, {own_slice(), 0}, col_idx, values, headers, group, index,                   \
                               {stored, keys, codes}, found);                                                                             \
     }                                                                                                                                    \
-    KERNEL_WITH(4) NAME##_wide(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,           \
+    KERNEL_WITH(NAME##_wide, 4)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,           \
                        const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found,           \
                        const Part *parts, u32 count) {                                                                                   \
         u64 i = thread_id() / WARP;                                                                                                      \

@@ -359,7 +359,7 @@ constexpr bool STAY = true;
 #endif
 
 #define SPMM(NAME, PER_SM, V, VALUES, T, N)                                                                                             \
-    KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,                \
+    KERNEL_WITH(NAME, PER_SM)(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,                \
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 long_count, \
                              T *long_sums, u32 *done, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors,         \
                              u32 whole, u32 shift) {                                                                                       \

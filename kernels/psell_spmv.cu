@@ -2,6 +2,7 @@
 //
 // Modules: plain, coded, same, bf16, f16, f32.
 // Variants: scaled, streamed, shared.
+// Selectable: one kernel at a time.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"

@@ -473,7 +473,7 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
 }
 
 #define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                 \
-    KERNEL_WITH(PER_SM) NAME(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,             \
+    KERNEL_WITH(NAME, PER_SM)(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,             \
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,   \
                              T *sums, u32 *done, const T *x, OUT_PARAMETERS(T), u32 shift, u32 l2_shares) {                              \
         packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                        \

@@ -8,6 +8,8 @@
 // holds even and odd columns separately, so that the lanes of a quarter warp read 128 contiguous
 // bytes. If the next slot is on the next diagonal, its column for the first row is that of the
 // second row in the previous slot.
+//
+// Selectable: one kernel at a time.
 
 #include "common.cuh"
 #include "psell_spmv.cuh"
@@ -299,7 +301,7 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
 #endif
 
 #define WINDOW(NAME, V, T, N)                                                                                                             \
-    KERNEL_OF((CONSUMERS + PRODUCERS) * WARP, 1) NAME(const uint4 *headers, const u8 *values, const u32 *index, const int *starts,         \
+    KERNEL_OF(NAME, (CONSUMERS + PRODUCERS) * WARP, 1)(const uint4 *headers, const u8 *values, const u32 *index, const int *starts,         \
                                                     u32 bands, u32 half, u32 most, u32 nrows, u32 ncols, const Unit<T, N> *x,        \
                                                     u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors, u32 whole) {                 \
         WINDOW_BODY(V, T, N)                                                                                                              \

@@ -11,5 +11,5 @@ __device__ __forceinline__ void rescale(const T *product, u32 nrows, OUT(T) y) {
     if (row < nrows) put(y, row, product ? __ldca(product + row) : T(0));
 }
 
-KERNEL scaled_f32(const float *product, u32 nrows, OUT_PARAMETERS(float)) { rescale(product, nrows, OUTPUT); }
-KERNEL scaled_f64(const double *product, u32 nrows, OUT_PARAMETERS(double)) { rescale(product, nrows, OUTPUT); }
+KERNEL(scaled_f32)(const float *product, u32 nrows, OUT_PARAMETERS(float)) { rescale(product, nrows, OUTPUT); }
+KERNEL(scaled_f64)(const double *product, u32 nrows, OUT_PARAMETERS(double)) { rescale(product, nrows, OUTPUT); }

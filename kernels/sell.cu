@@ -51,7 +51,7 @@ __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, c
 }
 
 #define SLICES(NAME, C, T)                                                                                       \
-    KERNEL NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, u32 c, \
+    KERNEL(NAME)(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, u32 c, \
                 u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 l2_shares) {                             \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                     \
             slices<in_l2.value, C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, OUTPUT);             \
@@ -65,7 +65,7 @@ SLICES(sell32_f64, 32, double)
 
 // Two blocks per multiprocessor: 128 registers per thread.
 #define DEEP_SLICES(NAME, T)                                                                                      \
-    KERNEL_WITH(2) NAME(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, \
+    KERNEL_WITH(NAME, 2)(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, \
                         u32 c, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 l2_shares) {               \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                      \
             deep_slices<in_l2.value>(slice_ptr, full, cols, values, perm, nrows, ncols, x, OUTPUT);               \

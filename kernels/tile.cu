@@ -34,7 +34,7 @@ __device__ __forceinline__ void side_by_side(const T *__restrict__ x, u64 elemen
 }
 
 #define INSTANCE(SUFFIX, T)                                                                                            \
-    KERNEL tile_##SUFFIX(const T *x, u64 element, u64 vector, u32 len, u32 count, u32 width, T *tile) {                \
+    KERNEL(tile_##SUFFIX)(const T *x, u64 element, u64 vector, u32 len, u32 count, u32 width, T *tile) {                \
         side_by_side(x, element, vector, len, count, width, tile);                                                     \
     }
 

@@ -1,6 +1,7 @@
 // Tiles: see src/formats/tiles/mod.rs for the layout.
 //
 // Variants: streamed.
+// Selectable: one kernel at a time.
 
 #include "common.cuh"
 
@@ -9,8 +10,8 @@ typedef unsigned short u16;
 using namespace tiles;
 
 // Launch bounds of the multiply and of the sum kernels.
-#define MULTIPLY_KERNEL KERNEL_OF(MULTIPLY_THREADS, MULTIPLY_BLOCKS)
-#define SUM_KERNEL KERNEL_OF(SUM_THREADS, SUM_BLOCKS)
+#define MULTIPLY_KERNEL(NAME) KERNEL_OF(NAME, MULTIPLY_THREADS, MULTIPLY_BLOCKS)
+#define SUM_KERNEL(NAME) KERNEL_OF(NAME, SUM_THREADS, SUM_BLOCKS)
 
 // A thread processes slots in *pieces* of PIECE_BYTES bytes of scalars. Accesses of adjacent
 // threads are contiguous, and the pieces of a group fill whole sectors.
@@ -204,25 +205,25 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                                        \
-    MULTIPLY_KERNEL tiles_multiply_##SUFFIX(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,           \
+    MULTIPLY_KERNEL(tiles_multiply_##SUFFIX)(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,           \
                                             const T *values, T value, const u32 *destinations, u32 width, u32 ncols, const T *x,    \
                                             T *products) {                                                                          \
         multiply<true>(Stripe<T>{tile_ptr, tiles, first_group, groups, cols, values, value, destinations}, width, ncols, x,         \
                        products);                                                                                                   \
     }                                                                                                                               \
-    MULTIPLY_KERNEL tiles_multiply_equal_##SUFFIX(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,     \
+    MULTIPLY_KERNEL(tiles_multiply_equal_##SUFFIX)(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,     \
                                                   const T *values, T value, const u32 *destinations, u32 width, u32 ncols,          \
                                                   const T *x, T *products) {                                                        \
         multiply<false>(Stripe<T>{tile_ptr, tiles, first_group, groups, cols, values, value, destinations}, width, ncols, x,        \
                         products);                                                                                                  \
     }                                                                                                                               \
-    SUM_KERNEL tiles_sum_##SUFFIX(const u32 *chunk_rows, const u32 *chunk_ptr, const u16 *positions, const u16 *row_ends,           \
+    SUM_KERNEL(tiles_sum_##SUFFIX)(const u32 *chunk_rows, const u32 *chunk_ptr, const u16 *positions, const u16 *row_ends,           \
                                   u32 chunk, u32 nrows, u64 nnz, u32 first_chunk, u32 first_group, const T *products, T *y,         \
                                   T *carries) {                                                                                     \
         sum_chunk(Chunks{chunk_rows, chunk_ptr, positions, row_ends, chunk, nrows, nnz}, first_chunk, first_group, products, y,     \
                   carries);                                                                                                         \
     }                                                                                                                               \
-    KERNEL tiles_carries_##SUFFIX(const u32 *rows, const T *carries, u64 count, T *y) {                                             \
+    KERNEL(tiles_carries_##SUFFIX)(const u32 *rows, const T *carries, u64 count, T *y) {                                             \
         add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                                              \
     }
 

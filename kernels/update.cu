@@ -42,7 +42,7 @@ __device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                                        \
-    KERNEL update_##SUFFIX(const u32 *units, const u32 *from, u64 count, const T *values, u64 nnz, T *first, u64 split, T *second,  \
+    KERNEL(update_##SUFFIX)(const u32 *units, const u32 *from, u64 count, const T *values, u64 nnz, T *first, u64 split, T *second,  \
                            u64 slots) {                                                                                             \
         scatter(units, from, count, values, nnz, first, split, second, slots);                                                      \
     }

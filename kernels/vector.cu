@@ -2,6 +2,8 @@
 // numbers in GPU memory, the registers. When the sums are complete, a short program computes the
 // next coefficients, without a round trip to the host. Sums are accumulated in 64 bits, in an order
 // that depends only on the length and on the GPU.
+//
+// Selectable: one kernel at a time.
 
 #include "common.cuh"
 
@@ -255,16 +257,16 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                                       \
-    KERNEL_WITH(DOTS_BLOCKS) vector_dots_##SUFFIX(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
+    KERNEL_WITH(vector_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
                                         double *partials, u32 *arrivals, const u64 *code, u64 shape) {                             \
         dots(a, b, c, n, packs, Machine{registers, partials, arrivals, code}, Shape{shape});                                       \
     }                                                                                                                              \
-    KERNEL_WITH(COMBINE_BLOCKS) vector_combine_##SUFFIX(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,                 \
+    KERNEL_WITH(vector_combine_##SUFFIX, COMBINE_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,                 \
                                            u64 coefficients, double *registers, double *partials, u32 *arrivals,                   \
                                            const u64 *code, u64 shape, u32 scales_u) {                                             \
         combine(y, u, v, d, w, n, packs, coefficients, Machine{registers, partials, arrivals, code}, Shape{shape}, scales_u);      \
     }                                                                                                                              \
-    KERNEL_WITH(STEP_BLOCKS) vector_step_##SUFFIX(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,                    \
+    KERNEL_WITH(vector_step_##SUFFIX, STEP_BLOCKS)(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,                    \
                                         const double *registers, u64 shape) {                                                      \
         step(x, p, r, d, n, packs, coefficients, registers, Shape{shape});                                                         \
     }

@@ -21,6 +21,9 @@ pub(super) struct DevicesArgs {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
+    /// First compile all kernels for every GPU and keep them, so that no later command compiles any
+    #[arg(long)]
+    compile: bool,
 }
 
 /// A line of the listing.
@@ -54,6 +57,9 @@ struct Missing {
 }
 
 pub(super) fn run(args: &DevicesArgs, console: &Console) -> Result<()> {
+    if args.compile {
+        Device::gpus().iter().try_for_each(|gpu| compile(gpu, console))?;
+    }
     list(&Device::Cpu, args, console)?;
     for n in 0..Device::gpu_count() {
         match Device::cuda(n) {
@@ -76,6 +82,18 @@ pub(super) fn run(args: &DevicesArgs, console: &Console) -> Result<()> {
         out += &check("profile", &state, remedy.as_deref());
     }
     console.print(&out)
+}
+
+/// Compiles the kernels for a GPU.
+fn compile(gpu: &Device, console: &Console) -> Result<()> {
+    let bar = console.bar("compiling kernels: {pos} of {len} modules ({elapsed})");
+    let compiled = gpu.compile_kernels(|finished, all| {
+        bar.set_length(all as u64);
+        bar.set_position(finished as u64);
+    })?;
+    bar.finish_and_clear();
+    console.note(&format!("{gpu}: compiled {compiled} modules of kernels"));
+    Ok(())
 }
 
 /// A line of the examination, and one with the remedy.

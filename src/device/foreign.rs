@@ -285,11 +285,13 @@ impl<T: Scalar> ForeignCsr<T> {
         // A negative or too large number becomes an offset out of range, which the check finds.
         let row_ptr = match &self.row_ptr {
             RowPtr::Bits32(offsets) => {
-                memory::listed(offsets.to_vec()?.into_iter().map(|offset| offset as usize))?
+                let offsets = offsets.to_vec()?;
+                memory::collected(offsets.len(), |i| offsets[i] as usize)?
             }
             RowPtr::Bits64(offsets) => {
-                let offset = |offset| usize::try_from(offset).unwrap_or(usize::MAX);
-                memory::listed(offsets.to_vec()?.into_iter().map(offset))?
+                let offsets = offsets.to_vec()?;
+                let offset = |i: usize| usize::try_from(offsets[i]).unwrap_or(usize::MAX);
+                memory::collected(offsets.len(), offset)?
             }
         };
         CsrMatrix::try_new(

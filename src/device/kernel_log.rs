@@ -6,15 +6,15 @@ use std::time::Duration;
 #[cfg(feature = "cuda")]
 use std::time::Instant;
 
-/// Modules loaded in this process, in order.
+/// Machine code loaded in this process, in order.
 static LOG: Mutex<Vec<KernelEvent>> = Mutex::new(Vec::new());
 
-/// The load of one kernel file for one GPU architecture.
+/// The load of a kernel, or of all kernels of a module, for one GPU architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelEvent {
-    /// Name of the kernel file, without its extension.
-    pub kernel: &'static str,
+    /// Name of the kernel or of the module.
+    pub kernel: String,
     /// Architecture, as major and minor number.
     pub architecture: (u32, u32),
     /// Origin of the machine code.
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn an_event_is_one_line() {
         let event = |origin, detail: &str| KernelEvent {
-            kernel: "csr",
+            kernel: "csr".to_owned(),
             architecture: (9, 0),
             origin,
             detail: detail.to_owned(),

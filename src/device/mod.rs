@@ -220,6 +220,21 @@ impl Device {
         }
     }
 
+    /// Compiles all kernels for this device and keeps the machine code in the cache on disk, so that
+    /// no later process compiles any. Calls `done` with the number of finished modules and the
+    /// number of all, from several threads. Returns the number of modules that were compiled: 0 on
+    /// the CPU, and for modules that the build has compiled or the cache has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KernelCompile`]: there is no NVRTC, or it fails.
+    pub fn compile_kernels(&self, done: impl Fn(usize, usize) + Sync) -> Result<usize, Error> {
+        match self {
+            Self::Cpu => Ok(0),
+            Self::Cuda(gpu) => gpu.compile_kernels(done),
+        }
+    }
+
     /// Waits for everything enqueued on the [`Stream`]s of the device. Returns at once on the CPU.
     ///
     /// # Errors

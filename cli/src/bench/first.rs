@@ -54,7 +54,7 @@ struct FirstParts {
     product: f64,
     /// Part of all this in which kernels were loaded from the cache or compiled.
     kernels: f64,
-    /// Number of kernel files compiled.
+    /// Number of kernels, or modules of kernels, compiled.
     compiled: usize,
 }
 
@@ -66,7 +66,7 @@ struct FirstState {
     plan: String,
     /// Number of processes, of which the median is quoted.
     runs: usize,
-    /// Number of kernel files compiled.
+    /// Number of kernels, or modules of kernels, compiled.
     compiled: usize,
     total_us: f64,
     start_us: f64,
@@ -371,7 +371,7 @@ impl FirstReport {
             });
             std::iter::once((*part).to_owned()).chain(times).collect()
         });
-        let compiled = std::iter::once("kernel files compiled".to_owned())
+        let compiled = std::iter::once("kernels compiled".to_owned())
             .chain(first.iter().map(|state| state.compiled.to_string()));
         let plans =
             std::iter::once("plan".to_owned()).chain(first.iter().map(|state| state.plan.clone()));

@@ -8,7 +8,8 @@ use super::target::CompileTarget;
 use crate::Error;
 use crate::device::Module;
 use crate::device::kernel_log::{KernelEvent, KernelOrigin, SearchClock, record};
-use std::borrow::Cow;
+use crate::parallel;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -19,44 +20,85 @@ pub(crate) const KERNEL_HASH: &str = embedded::HASH;
 /// includes lambdas that nvcc recognises as device code.
 const DEVICE_ONLY: &str = "--device-as-default-execution-space";
 
+/// Option for one kernel of a module, see `KERNEL_OF` in `kernels/common.cuh`.
+const ONE_KERNEL: &str = "-DONE_KERNEL";
+
 /// Assembler option for a report of registers and memory.
 #[cfg(test)]
 const ACCOUNT: &str = "--ptxas-options=-v";
 
 /// Machine code, or PTX to be compiled by the driver: the input of `cuModuleLoadData`.
 #[derive(Debug)]
-pub(super) struct Image(Cow<'static, [u8]>);
+pub(super) struct Image {
+    code: Vec<u8>,
+    /// The only kernel in it; `None` if it is a whole module.
+    kernel: Option<String>,
+}
 
 impl Image {
     /// The code. PTX ends with a zero byte.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.code
+    }
+
+    /// The only kernel in it; `None` if it is a whole module.
+    pub(super) fn kernel(&self) -> Option<&str> {
+        self.kernel.as_deref()
     }
 }
 
 /// An image and its origin.
 type LoggedImage = (Image, KernelEvent);
 
-/// Returns the code of a module for an architecture, given as major and minor number.
+/// Returns code with a kernel of a module for an architecture, given as major and minor number.
 ///
 /// # Errors
 ///
 /// [`Error::KernelCompile`] if none can be obtained.
-pub(super) fn image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
+pub(super) fn image(arch: (u32, u32), module: Module, kernel: &str) -> Result<Image, Error> {
     let (start, embedded) = (SearchClock::start(), find(arch, module)?);
-    let module = embedded.name;
     let image = match embedded.cubin(number(arch)) {
-        Some(code) => from(arch, module, code, KernelOrigin::Embedded, String::new()),
-        None => compiled(arch, embedded, Cache::of_user().as_ref())?,
+        Some(code) => whole(arch, embedded.name, code, KernelOrigin::Embedded, String::new()),
+        None => compiled(arch, embedded, Some(kernel), Cache::of_user().as_ref())?,
     };
     Ok(log(image, start))
 }
 
 /// As [`image`], but without embedded code: for a driver that rejects it because it is older than
 /// the compiler of the build.
-pub(super) fn image_without_embedded(arch: (u32, u32), module: Module) -> Result<Image, Error> {
-    let start = SearchClock::start();
-    Ok(log(compiled(arch, find(arch, module)?, Cache::of_user().as_ref())?, start))
+pub(super) fn image_without_embedded(
+    arch: (u32, u32),
+    module: Module,
+    kernel: &str,
+) -> Result<Image, Error> {
+    let (start, embedded) = (SearchClock::start(), find(arch, module)?);
+    Ok(log(compiled(arch, embedded, Some(kernel), Cache::of_user().as_ref())?, start))
+}
+
+/// Compiles all modules that the build has not compiled for an architecture, and keeps them in the
+/// cache. Calls `done` with the number of finished modules and of all. Returns the number of
+/// modules that the cache did not have.
+///
+/// # Errors
+///
+/// [`Error::KernelCompile`].
+pub(super) fn compile_all(
+    arch: (u32, u32),
+    done: impl Fn(usize, usize) + Sync,
+) -> Result<usize, Error> {
+    let of_build = |module: &&Embedded| module.cubin(number(arch)).is_some();
+    let modules: Vec<_> = embedded::MODULES.iter().filter(|module| !of_build(module)).collect();
+    let cache = Cache::of_user();
+    let finished = AtomicUsize::new(0);
+    let compile = |i: usize| {
+        let (start, module) = (SearchClock::start(), modules[i]);
+        let (image, event) = compiled(arch, module, None, cache.as_ref())?;
+        done(finished.fetch_add(1, Relaxed) + 1, modules.len());
+        let origin = event.origin;
+        log((image, event), start);
+        Ok(usize::from(origin == KernelOrigin::Compiled))
+    };
+    parallel::map(modules.len(), 1, compile).into_iter().sum()
 }
 
 /// Names of all modules.
@@ -84,7 +126,8 @@ pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, 
     let embedded = embedded::module(module).ok_or_else(unknown)?;
     let nvrtc = nvrtc::library()
         .map_err(|reason| failed(arch, module, reason.to_owned(), String::new()))?;
-    let options = [&options()[..], &[ACCOUNT]].concat();
+    let mut options = options(None);
+    options.push(ACCOUNT.to_owned());
     let compiled =
         nvrtc.compile(&file(module), embedded.source, CompileTarget::Cubin(number(arch)), &options);
     compiled.map(|(_, log)| log).map_err(|failure| match failure {
@@ -93,70 +136,98 @@ pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, 
     })
 }
 
-/// Code from the cache or NVRTC; the embedded PTX if neither is available.
+/// Code with `kernel`, or with all kernels, from the cache or NVRTC; the embedded PTX if neither is
+/// available.
 fn compiled(
     arch: (u32, u32),
     embedded: &Embedded,
+    kernel: Option<&str>,
     cache: Option<&Cache>,
 ) -> Result<LoggedImage, Error> {
     let module = embedded.name;
-    let reason = match with_nvrtc(arch, embedded, cache) {
+    let reason = match with_nvrtc(arch, embedded, kernel, cache) {
         Ok(image) => return Ok(image),
         Err(NvrtcFailure::Source(log)) => return Err(failed(arch, module, first_error(&log), log)),
         Err(NvrtcFailure::Compiler(reason)) => reason,
     };
     match embedded.ptx(number(arch)) {
-        Some(code) => Ok(from(arch, module, code, KernelOrigin::Ptx, reason)),
+        Some(code) => Ok(whole(arch, module, code, KernelOrigin::Ptx, reason)),
         None => Err(failed(arch, module, reason, String::new())),
     }
 }
 
-/// Code from the cache, or compiled by NVRTC.
+/// Code from the cache, or compiled by NVRTC: the whole module if the cache has it, else only the
+/// kernel if the module is selectable.
 fn with_nvrtc(
     arch: (u32, u32),
     embedded: &Embedded,
+    kernel: Option<&str>,
     cache: Option<&Cache>,
 ) -> Result<LoggedImage, NvrtcFailure> {
     let module = embedded.name;
     let nvrtc = nvrtc::library().map_err(|reason| NvrtcFailure::Compiler(reason.to_owned()))?;
     let target = CompileTarget::best(number(arch), nvrtc.architectures())
         .ok_or_else(|| NvrtcFailure::Compiler(unknown(nvrtc, number(arch))))?;
-    let entry = entry(embedded, target, &nvrtc.name());
-    let found = cache.and_then(|cache| Some((cache.load(&entry)?, cache.path(&entry))));
-    if let Some((code, path)) = found {
-        return Ok(from(arch, module, code, KernelOrigin::Cached, path.display().to_string()));
+    let kernel = kernel.filter(|_| embedded.selectable);
+    let image = |code, kernel: Option<&str>, origin, detail| {
+        let (image, event) = whole(arch, kernel.unwrap_or(module), code, origin, detail);
+        (Image { kernel: kernel.map(str::to_owned), ..image }, event)
+    };
+    let of = |kernel| entry(embedded, kernel, target, &nvrtc.name());
+    for kernel in [None, kernel].into_iter().take(1 + usize::from(kernel.is_some())) {
+        let entry = of(kernel);
+        let found = cache.and_then(|cache| Some((cache.load(&entry)?, cache.path(&entry))));
+        if let Some((code, path)) = found {
+            return Ok(image(code, kernel, KernelOrigin::Cached, path.display().to_string()));
+        }
     }
-    let (code, _) = nvrtc.compile(&file(module), embedded.source, target, &options())?;
+    let entry = of(kernel);
+    let (code, _) = nvrtc.compile(&file(module), embedded.source, target, &options(kernel))?;
     let kept = match cache.map(|cache| cache.store(&entry, &code)) {
         Some(Ok(())) => String::new(),
         Some(Err(error)) => format!("; not cached: {error}"),
         None => "; not cached".to_owned(),
     };
     let detail = format!("{} for {target}{kept}", nvrtc.name());
-    Ok(from(arch, module, code, KernelOrigin::Compiled, detail))
+    Ok(image(code, kernel, KernelOrigin::Compiled, detail))
 }
 
-/// NVRTC options, for every target.
-fn options() -> Vec<&'static str> {
-    [OPTIONS, &[DEVICE_ONLY]].concat()
+/// NVRTC options, for every target: those of one kernel, or of a whole module.
+fn options(kernel: Option<&str>) -> Vec<String> {
+    let common = OPTIONS.iter().chain([&DEVICE_ONLY]).map(|option| (*option).to_owned());
+    let one = |kernel| [ONE_KERNEL.to_owned(), format!("-DSELECTED_{kernel}=~,1")];
+    common.chain(kernel.map(one).into_iter().flatten()).collect()
 }
 
-/// Name of a cache entry. It depends on everything that the code depends on.
-fn entry(embedded: &Embedded, target: CompileTarget, compiler: &str) -> String {
-    let key = format!("{} {} {target} {compiler}", embedded.hash, options().join(" "));
-    format!("{}-{target}-{:032x}", embedded.name, xxh3_128(key.as_bytes()))
+/// Name of the cache entry of a kernel or of a module. It depends on everything that the code
+/// depends on.
+fn entry(
+    embedded: &Embedded,
+    kernel: Option<&str>,
+    target: CompileTarget,
+    compiler: &str,
+) -> String {
+    let key = format!("{} {} {target} {compiler}", embedded.hash, options(kernel).join(" "));
+    let name = kernel.unwrap_or(embedded.name);
+    format!("{name}-{target}-{:032x}", xxh3_128(key.as_bytes()))
 }
 
-/// The image with its origin.
-fn from(
+/// The image of a whole module with its origin.
+fn whole(
     architecture: (u32, u32),
-    kernel: &'static str,
-    code: impl Into<Cow<'static, [u8]>>,
+    module: &str,
+    code: Vec<u8>,
     origin: KernelOrigin,
     detail: String,
 ) -> LoggedImage {
-    let time = Duration::ZERO;
-    (Image(code.into()), KernelEvent { kernel, architecture, origin, detail, time })
+    let event = KernelEvent {
+        kernel: module.to_owned(),
+        architecture,
+        origin,
+        detail,
+        time: Duration::ZERO,
+    };
+    (Image { code, kernel: None }, event)
 }
 
 /// Logs the origin of an image, whose search began at `start`, and returns the image.
@@ -214,11 +285,13 @@ mod tests {
     fn an_entry_depends_on_everything() {
         let base = || module("", "1");
         let names = [
-            entry(&base(), CompileTarget::Cubin(90), "NVRTC 13.0"),
-            entry(&base(), CompileTarget::Cubin(90), "NVRTC 12.4"),
-            entry(&base(), CompileTarget::Cubin(80), "NVRTC 13.0"),
-            entry(&base(), CompileTarget::Ptx(90), "NVRTC 13.0"),
-            entry(&module("", "2"), CompileTarget::Cubin(90), "NVRTC 13.0"),
+            entry(&base(), None, CompileTarget::Cubin(90), "NVRTC 13.0"),
+            entry(&base(), None, CompileTarget::Cubin(90), "NVRTC 12.4"),
+            entry(&base(), None, CompileTarget::Cubin(80), "NVRTC 13.0"),
+            entry(&base(), None, CompileTarget::Ptx(90), "NVRTC 13.0"),
+            entry(&base(), Some("one"), CompileTarget::Cubin(90), "NVRTC 13.0"),
+            entry(&base(), Some("two"), CompileTarget::Cubin(90), "NVRTC 13.0"),
+            entry(&module("", "2"), None, CompileTarget::Cubin(90), "NVRTC 13.0"),
         ];
         let distinct: std::collections::BTreeSet<&String> = names.iter().collect();
         assert_eq!(distinct.len(), names.len(), "{names:?}");
@@ -228,7 +301,7 @@ mod tests {
 
     #[test]
     fn unknown_kernels_are_an_error_of_one_line() {
-        let message = image((9, 0), "nothing".into()).unwrap_err().to_string();
+        let message = image((9, 0), "nothing".into(), "nothing").unwrap_err().to_string();
         assert_eq!(
             message,
             "kernels/nothing.cu cannot be compiled for sm_90: this build has no such kernels"
@@ -246,7 +319,7 @@ mod tests {
         let embedded =
             module("extern \"C\" __global__ void one(float* y) { *y = 1.0f; }", "a hash");
         let origin = || {
-            let (image, event) = compiled((9, 0), &embedded, Some(&cache)).unwrap();
+            let (image, event) = compiled((9, 0), &embedded, None, Some(&cache)).unwrap();
             assert!(image.bytes().starts_with(ELF));
             event.origin
         };
@@ -254,16 +327,45 @@ mod tests {
         assert_eq!(origin(), KernelOrigin::Cached);
         let nvrtc = nvrtc::library().unwrap();
         std::fs::write(
-            cache.path(&entry(&embedded, CompileTarget::Cubin(90), &nvrtc.name())),
+            cache.path(&entry(&embedded, None, CompileTarget::Cubin(90), &nvrtc.name())),
             "damaged",
         )
         .unwrap();
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
-        assert_eq!(compiled((9, 0), &embedded, None).unwrap().1.origin, KernelOrigin::Compiled);
+        assert_eq!(
+            compiled((9, 0), &embedded, None, None).unwrap().1.origin,
+            KernelOrigin::Compiled
+        );
         // Older than any architecture that NVRTC 12 and later support.
-        let message = compiled((3, 0), &embedded, None).unwrap_err().to_string();
+        let message = compiled((3, 0), &embedded, None, None).unwrap_err().to_string();
         assert!(message.contains("NVRTC") && !message.contains('\n'), "{message}");
+    }
+
+    #[test]
+    fn a_kernel_is_compiled_alone_unless_its_module_is_cached() {
+        if nvrtc::library().is_err() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::below(folder.path());
+        let tiles = embedded::module("tiles").unwrap();
+        let kernels = ["tiles_carries_f32", "tiles_carries_f64"];
+        let load = |kernel: Option<&str>| {
+            let (image, event) = compiled((9, 0), tiles, kernel, Some(&cache)).unwrap();
+            let contains = |name: &str| {
+                let name = name.as_bytes();
+                image.bytes().windows(name.len()).any(|bytes| bytes == name)
+            };
+            let contained = kernels.map(contains);
+            (event.kernel, event.origin, image.kernel().map(str::to_owned), contained)
+        };
+        let alone = |origin| (kernels[0].into(), origin, Some(kernels[0].into()), [true, false]);
+        assert_eq!(load(Some(kernels[0])), alone(KernelOrigin::Compiled));
+        assert_eq!(load(Some(kernels[0])), alone(KernelOrigin::Cached));
+        let whole = |origin| ("tiles".to_owned(), origin, None, [true, true]);
+        assert_eq!(load(None), whole(KernelOrigin::Compiled));
+        assert_eq!(load(Some(kernels[1])), whole(KernelOrigin::Cached));
     }
 
     #[test]
@@ -271,8 +373,8 @@ mod tests {
         if nvrtc::library().is_err() {
             return;
         }
-        let error =
-            compiled((9, 0), &module("wrong\nfloat also wrong;", "a hash"), None).unwrap_err();
+        let error = compiled((9, 0), &module("wrong\nfloat also wrong;", "a hash"), None, None)
+            .unwrap_err();
         let Error::KernelCompile { message, log, .. } = &error else { panic!("{error}") };
         assert!(message.starts_with("kernels/test.cu(") && !message.contains('\n'), "{message}");
         assert!(log.lines().count() > 2, "{log}");
@@ -283,7 +385,7 @@ mod tests {
         let text = embedded::deflated(b".version\0");
         let embedded = Embedded { ptx: Some((20, text)), ..module("", "none") };
         // No NVRTC supports architecture 2.0 any more; a machine without NVRTC takes the same path.
-        let (image, event) = compiled((2, 0), &embedded, None).unwrap();
+        let (image, event) = compiled((2, 0), &embedded, None, None).unwrap();
         assert_eq!((event.origin, image.bytes()), (KernelOrigin::Ptx, &b".version\0"[..]));
     }
 }

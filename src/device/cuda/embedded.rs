@@ -15,6 +15,8 @@ pub(super) struct Embedded {
     pub(super) source: &'static str,
     /// Identifies this source.
     pub(super) hash: &'static str,
+    /// True if NVRTC compiles its kernels one at a time.
+    pub(super) selectable: bool,
     /// Machine code by architecture, 90 for `sm_90`, compressed.
     pub(super) cubins: &'static [(u32, &'static [u8])],
     /// PTX for a virtual architecture and all later ones, ending with a zero byte, compressed.
@@ -43,7 +45,7 @@ impl Embedded {
     /// A module with source only.
     #[cfg(test)]
     pub(super) fn of_source(name: &'static str, source: &'static str, hash: &'static str) -> Self {
-        Self { name, source, hash, cubins: &[], ptx: None }
+        Self { name, source, hash, selectable: false, cubins: &[], ptx: None }
     }
 
     /// PTX that the driver can compile for an architecture, if any.

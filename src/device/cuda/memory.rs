@@ -3,8 +3,8 @@
 use super::driver::Attempt;
 use super::staging::Byte;
 use super::{Gpu, Queue};
-use crate::Error;
 use crate::device::Ptr;
+use crate::{Error, memory};
 use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
 use std::sync::{MutexGuard, PoisonError, Weak};
@@ -216,13 +216,16 @@ impl<T: Copy> Buffer<T> {
 
     /// Copies everything to host memory, after everything enqueued on the default queue of the GPU.
     pub(crate) fn to_vec(&self) -> Result<Vec<T>, Error> {
-        let mut data = Vec::with_capacity(self.len);
-        let queue = self.gpu.queue();
+        let mut data: Vec<T> = memory::reserved(self.len)?;
+        let (queue, bytes) = (self.gpu.queue(), self.len * size_of::<T>());
         // SAFETY: the vector has the capacity, and the copy fills all of it before the length is
         // set; `T` is plain data that was copied in or zeroed.
         unsafe {
-            queue.copy_out_to(data.as_mut_ptr(), self.len, self.ptr())?;
-            queue.synchronize()?;
+            let to = std::slice::from_raw_parts_mut(data.as_mut_ptr().cast::<Byte>(), bytes);
+            if !self.gpu.0.staging.copy_out(queue, to, self.ptr().cast())? {
+                queue.copy_out(to, self.ptr().cast())?;
+                queue.synchronize()?;
+            }
             data.set_len(self.len);
         }
         Ok(data)

@@ -51,7 +51,8 @@ struct Inner {
     spec: DeviceSpec,
     queue: OnceLock<Queue>,
     queues: Mutex<Vec<Weak<queue::OpenStream>>>,
-    modules: Mutex<HashMap<Module, Loaded>>,
+    /// Loaded code by module and kernel; code of a whole module has no kernel.
+    modules: Mutex<HashMap<(Module, Option<String>), Loaded>>,
     ceilings: ceilings::MeasuredCeilings,
     staging: staging::StagingThreads,
     gates: launch_gate::LaunchGates,
@@ -241,10 +242,18 @@ impl Gpu {
         self.0.spec.gpu.as_ref().map_or(0, |gpu| gpu.l2_bytes)
     }
 
+    /// Compiles all kernels for this GPU; see [`Device::compile_kernels`](super::Device).
+    pub(crate) fn compile_kernels(
+        &self,
+        done: impl Fn(usize, usize) + Sync,
+    ) -> Result<usize, Error> {
+        compiler::compile_all(self.0.capability, done)
+    }
+
     /// Returns kernel `name` of a module, compiled for this GPU.
     pub(crate) fn kernel(&self, module: impl Into<Module>, name: &str) -> Result<Kernel, Error> {
         let module = module.into();
-        let loaded = self.module(module)?;
+        let loaded = self.code_with(module, name)?;
         let symbol = CString::new(name).expect("names of kernels hold no NUL");
         // A module loaded earlier may be queried by a thread that has no context yet.
         let _current = self.bind()?;
@@ -255,30 +264,34 @@ impl Gpu {
         Ok(Kernel { function, overlaps: loaded.overlaps })
     }
 
-    fn module(&self, name: Module) -> Result<Loaded, Error> {
+    /// Loaded code with kernel `name` of a module.
+    fn code_with(&self, module: Module, name: &str) -> Result<Loaded, Error> {
         let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(module) = modules.get(&name) {
-            return Ok(*module);
+        let known = [None, Some(name.to_owned())];
+        if let Some(loaded) = known.into_iter().find_map(|kernel| modules.get(&(module, kernel))) {
+            return Ok(*loaded);
         }
         let _current = self.bind()?;
         let _relaxed = memory::Relaxed::new();
         let load = |image: compiler::Image| {
             // SAFETY: a complete CUBIN, or PTX that ends in NUL.
-            let module = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
-            let handle = module
-                .attempt(self.0.ordinal, || format!("load the kernels of {}.cu", name.file))?;
+            let code = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
+            let handle =
+                code.attempt(self.0.ordinal, || format!("load the kernels of {}.cu", module.file))?;
             // SAFETY: the module has just been loaded.
-            Ok(Loaded { handle, overlaps: unsafe { overlap::is_marked(handle) } })
+            let overlaps = unsafe { overlap::is_marked(handle) };
+            Ok((image.kernel().map(str::to_owned), Loaded { handle, overlaps }))
         };
-        let module = load(compiler::image(self.0.capability, name)?).or_else(|refused| {
+        let image = compiler::image(self.0.capability, module, name)?;
+        let (kernel, loaded) = load(image).or_else(|refused| {
             // A driver older than the compiler of the build may reject the embedded code, but not
             // code compiled on this machine.
-            compiler::image_without_embedded(self.0.capability, name)
+            compiler::image_without_embedded(self.0.capability, module, name)
                 .and_then(load)
                 .map_err(|_| refused)
         })?;
-        modules.insert(name, module);
-        Ok(module)
+        modules.insert((module, kernel), loaded);
+        Ok(loaded)
     }
 }
 

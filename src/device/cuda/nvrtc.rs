@@ -107,12 +107,12 @@ impl Nvrtc {
         name: &str,
         source: &str,
         target: CompileTarget,
-        options: &[&str],
+        options: &[String],
     ) -> Result<(Vec<u8>, String), NvrtcFailure> {
         let program = NvrtcProgram::new(self, name, source)?;
         let target_option = target.option();
         let options: Vec<CString> =
-            options.iter().chain([&&*target_option]).map(|option| text(option)).collect();
+            options.iter().chain([&target_option]).map(|option| text(option)).collect();
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the program exists, and there are as many strings as the count says.
         let status =

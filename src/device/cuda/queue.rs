@@ -277,28 +277,14 @@ impl Queue {
     ///
     /// `from` has as many elements as `to`, and both live until it is done.
     pub(crate) unsafe fn copy_out<T: Copy>(&self, to: &mut [T], from: Ptr<T>) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.copy_out_to(to.as_mut_ptr(), to.len(), from) }
-    }
-
-    /// Enqueues a copy of `len` elements from the GPU to memory that may be uninitialised.
-    ///
-    /// # Safety
-    ///
-    /// As [`copy_out`](Self::copy_out), for `len` elements.
-    pub(super) unsafe fn copy_out_to<T: Copy>(
-        &self,
-        to: *mut T,
-        len: usize,
-        from: Ptr<T>,
-    ) -> Result<(), Error> {
-        let bytes = len * size_of::<T>();
+        let bytes = size_of_val(to);
         if bytes == 0 {
             return Ok(());
         }
         // SAFETY: the caller's promise.
         self.call("copy from the GPU", || unsafe {
-            sys::cuMemcpyDtoHAsync_v2(to.cast(), from.address(), bytes, self.0.stream).result()
+            sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from.address(), bytes, self.0.stream)
+                .result()
         })
     }
 
