@@ -27,6 +27,9 @@ const CHILD: &str = "SPARSEOP_BENCH_FIRST";
 /// Environment variable of the folder of compiled kernels.
 const CACHE: &str = "SPARSEOP_CACHE";
 
+/// Environment variable: 1 keeps NVRTC and the driver from a cache of their own.
+const CUDA_CACHE: &str = "CUDA_CACHE_DISABLE";
+
 /// Number of processes with an empty folder of kernels, and with a filled one.
 const EMPTY_RUNS: usize = 3;
 const FILLED_RUNS: usize = 5;
@@ -249,7 +252,7 @@ fn processes(
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let folder = folder(run);
         if let Some(folder) = &folder {
-            command.env(CACHE, folder);
+            command.env(CACHE, folder).env(CUDA_CACHE, "1");
         }
         let found = lines(command);
         if let Some(folder) = folder {

@@ -1,0 +1,418 @@
+//! Calls of the GPU driver that fail, one after the other, and a GPU that is lost at any of them:
+//! a typed error or a right answer, and an operator that never multiplies wrongly afterwards.
+//!
+//! A process of its own runs with a library that passes the calls on to the driver and can refuse
+//! them. Needs a GPU, a C compiler and nm.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use sparseop::formats::FormatKind;
+use sparseop::matrix::{CsrMatrix, gallery};
+use sparseop::{
+    Device, DeviceVec, Error, ErrorKind, Layout, Multivector, SparseOp, SparseOpBuilder, Stream,
+    Tuning,
+};
+use sparseop_solvers::{Method, Settings, SolverBuilder};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
+/// Environment variable of the process: the path of the library.
+const CHILD: &str = "SPARSEOP_TEST_DRIVER";
+
+/// Environment variable: 1 if a GPU is required.
+const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
+
+/// The library: every function of the driver is counted, and refused or passed on.
+const LIBRARY: &str = r#"
+#include <dlfcn.h>
+#include <stdatomic.h>
+
+extern const char *const names[];
+extern const unsigned char kinds[];
+void *functions[COUNT];
+enum { OTHER, NEVER, ALLOCATION, FREE, MEMORY };
+static atomic_long calls, live, fails = -1;
+static atomic_int kind, code, stays;
+
+__attribute__((constructor)) static void load(void) {
+    void *driver = dlopen(DRIVER, RTLD_NOW | RTLD_LOCAL);
+    for (int i = 0; i < COUNT; ++i) functions[i] = driver ? dlsym(driver, names[i]) : 0;
+}
+
+/* The result of function `i`; 0 if the driver is to be called. */
+int refused(int i) {
+    if (kinds[i] == NEVER) return 0;
+    if (kinds[i] == FREE) { --live; return 0; }
+    if (kind == ALLOCATION && kinds[i] != ALLOCATION && kinds[i] != MEMORY) return 0;
+    long call = calls++, first = fails;
+    if (first >= 0 && (call == first || (stays && call > first))) return code;
+    if (kinds[i] == MEMORY) ++live;
+    return 0;
+}
+
+/* The calls of the kind are counted from now on. Number `call` fails, and the later ones too if the failure stays. */
+void arm(long call, int result, int of_kind, int and_stays) {
+    calls = 0; code = result; kind = of_kind; stays = and_stays; fails = call;
+}
+long counted(void) { return calls; }
+long allocated(void) { return live; }
+"#;
+
+/// Assembler for a function of the driver: number, name.
+fn trampoline(number: usize, name: &str) -> String {
+    format!(
+        ".globl {name}\n.type {name},@function\n{name}:\n\
+         push %rdi\npush %rsi\npush %rdx\npush %rcx\npush %r8\npush %r9\nsub $8,%rsp\n\
+         mov ${number},%edi\ncall refused@PLT\nmov %eax,%r11d\n\
+         add $8,%rsp\npop %r9\npop %r8\npop %rcx\npop %rdx\npop %rsi\npop %rdi\n\
+         test %r11d,%r11d\njne 1f\n\
+         mov functions@GOTPCREL(%rip),%rax\njmp *{offset}(%rax)\n\
+         1: mov %r11d,%eax\nret\n",
+        offset = 8 * number
+    )
+}
+
+/// Kind of a function: the number that the library gives it.
+fn kind_of(name: &str) -> u8 {
+    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let allocations = ["cuMemAlloc", "cuMemHostAlloc", "cuModuleLoad", "cuEventCreate"];
+    let more = ["cuStreamCreate", "cuGraphInstantiate"];
+    // A lost device still describes errors and contexts; memory that is not freed would be missing
+    // in the rest of the test.
+    let never =
+        ["cuGetError", "cuCtx", "cuInit", "cuDriver", "cuDevice", "cuThreadExchange", "cuMemFree"];
+    match name {
+        "cuMemFree_v2" => 3,
+        "cuMemAlloc_v2" => 4,
+        _ if begins(&allocations) || begins(&more) => 2,
+        _ if begins(&never) || name.contains("Destroy") || name.contains("Unload") => 1,
+        _ => 0,
+    }
+}
+
+/// Path of the driver that this process has loaded.
+fn driver() -> Option<String> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps.lines().find(|line| line.contains("/libcuda.so"))?;
+    Some(path[path.find('/')?..].to_owned())
+}
+
+/// Output of a program; the reason if it fails.
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// Builds the library for a driver in a folder, or returns the reason why there is none.
+fn build(folder: &Path, driver: &str) -> Result<(), String> {
+    let symbols = output(Command::new("nm").args(["-D", "--defined-only", driver]))?;
+    let names: Vec<&str> = symbols
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .map(|name| name.split('@').next().unwrap())
+        .filter(|name| {
+            name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(char::is_uppercase))
+        })
+        .collect();
+    let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+    let kinds: Vec<String> = names.iter().map(|name| kind_of(name).to_string()).collect();
+    let code = format!(
+        "#define COUNT {}\n#define DRIVER \"{driver}\"\n{LIBRARY}\n\
+         const char *const names[] = {{{}}};\nconst unsigned char kinds[] = {{{}}};\n",
+        names.len(),
+        quoted.join(","),
+        kinds.join(",")
+    );
+    let trampolines: String =
+        names.iter().enumerate().map(|(number, name)| trampoline(number, name)).collect();
+    fs::write(folder.join("driver.c"), code).unwrap();
+    fs::write(folder.join("functions.s"), format!("{trampolines}.section .note.GNU-stack,\"\"\n"))
+        .unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-O1", "-w", "-o", "libcuda.so.1", "driver.c"]);
+    output(compiler.args(["functions.s", "-ldl"]).current_dir(folder))?;
+    fs::copy(folder.join("libcuda.so.1"), folder.join("libcuda.so")).unwrap();
+    Ok(())
+}
+
+unsafe extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// Failures of the driver, in the process with the library.
+struct Faults {
+    arm: unsafe extern "C" fn(c_long, c_int, c_int, c_int),
+    counted: unsafe extern "C" fn() -> c_long,
+    allocated: unsafe extern "C" fn() -> c_long,
+}
+
+/// A kind of failure.
+#[derive(Debug, Clone, Copy)]
+struct Fault {
+    /// Result of the driver.
+    code: c_int,
+    /// Calls that are counted: the kind of the library.
+    kind: c_int,
+    /// True if every later call fails too.
+    stays: bool,
+}
+
+impl Faults {
+    /// No memory for one allocation, an illegal address at one call, and a lost device.
+    const ALL: [Fault; 3] = [
+        Fault { code: 2, kind: 2, stays: false },
+        Fault { code: 700, kind: 0, stays: false },
+        Fault { code: 719, kind: 0, stays: true },
+    ];
+
+    fn load(path: &str) -> Self {
+        const NOW: c_int = 2;
+        let path = CString::new(path).unwrap();
+        // SAFETY: the library has these functions.
+        unsafe {
+            let library = dlopen(path.as_ptr(), NOW);
+            let function = |name: &CStr| {
+                let function = dlsym(library, name.as_ptr());
+                assert!(!function.is_null(), "{name:?}");
+                function
+            };
+            Self {
+                arm: std::mem::transmute::<*mut c_void, _>(function(c"arm")),
+                counted: std::mem::transmute::<*mut c_void, _>(function(c"counted")),
+                allocated: std::mem::transmute::<*mut c_void, _>(function(c"allocated")),
+            }
+        }
+    }
+
+    fn arm(&self, call: usize, Fault { code, kind, stays }: Fault) {
+        // SAFETY: writes numbers.
+        unsafe { (self.arm)(call as c_long, code, kind, stays.into()) };
+    }
+
+    fn disarm(&self) {
+        // SAFETY: as above.
+        unsafe { (self.arm)(-1, 0, 0, 0) };
+    }
+
+    /// Calls since the last `arm`.
+    fn counted(&self) -> usize {
+        // SAFETY: reads a number.
+        unsafe { (self.counted)() as usize }
+    }
+
+    /// Allocations that are not freed.
+    fn allocated(&self) -> i64 {
+        // SAFETY: as above.
+        unsafe { (self.allocated)() }
+    }
+}
+
+fn matrix() -> CsrMatrix<f64> {
+    "poisson3d,n=14,values=laplacian".parse::<gallery::Spec>().unwrap().generate().unwrap()
+}
+
+/// Results of everything that one operator does.
+#[derive(Debug, Default, PartialEq)]
+struct Results(Vec<Vec<f64>>);
+
+/// Builds an operator and uses it. The results that are complete are in `done`.
+fn work(
+    gpu: &Device,
+    tuning: &Tuning,
+    a: &CsrMatrix<f64>,
+    op: &mut Option<SparseOp<f64>>,
+    done: &mut Results,
+) -> Result<(), Error> {
+    const VECTORS: usize = 2;
+    let builder = SparseOpBuilder::new().device(gpu.clone()).updatable(true);
+    let op = op.insert(builder.tuning(tuning.clone()).build(a)?);
+    let (x, mut y) = (vec![1.0; a.ncols()], vec![0.5; a.nrows()]);
+    op.apply(&x, &mut y)?;
+    done.0.push(y.clone());
+    op.apply_with(0.5, &x, -0.5, &mut y)?;
+    done.0.push(y.clone());
+    let (many, mut results) = (vec![1.0; VECTORS * a.ncols()], vec![0.0; VECTORS * a.nrows()]);
+    op.apply_multi(
+        Multivector::new(&many[..], VECTORS, Layout::RowMajor),
+        Multivector::new(&mut results[..], VECTORS, Layout::RowMajor),
+    )?;
+    done.0.push(results);
+    op.apply_transpose(&x, &mut y)?;
+    done.0.push(y.clone());
+    let stream = Stream::new(gpu)?;
+    let there = DeviceVec::from_slice(gpu, &x)?;
+    let mut product = DeviceVec::zeros(gpu, a.nrows())?;
+    let graph = stream.capture(&mut || op.apply_device(&stream, &there, &mut product))?;
+    graph.launch(&stream)?;
+    stream.synchronize()?;
+    drop(graph);
+    done.0.push(product.to_vec()?);
+    op.update_values(a.values())?;
+    op.apply(&x, &mut y)?;
+    done.0.push(y.clone());
+    let mut solution = vec![0.0; a.ncols()];
+    let settings = Settings { max_iterations: 40, ..Settings::default() };
+    SolverBuilder::new(Method::Cg).settings(settings).build(op)?.solve(&x, &mut solution)?;
+    done.0.push(solution);
+    Ok(())
+}
+
+/// The process with the library: every failure of every kind, for every plan.
+fn child(library: &str) {
+    let faults = Faults::load(library);
+    let gpu = Device::cuda(0).unwrap();
+    let a = matrix();
+    let all = env::var_os("SPARSEOP_TEST_LARGE").is_some();
+    let plans = |kind: &FormatKind| kind.examples().iter().take(if all { usize::MAX } else { 1 });
+    let plans: Vec<&str> = FormatKind::ALL.iter().flat_map(plans).copied().collect();
+    for name in ["check"].into_iter().chain(plans) {
+        let tuning = match name {
+            "check" => Tuning::Check,
+            plan => Tuning::Fixed(plan.parse().unwrap()),
+        };
+        let mut right = Results::default();
+        // The first time loads kernels.
+        for _ in 0..2 {
+            right.0.clear();
+            if let Err(error) = work(&gpu, &tuning, &a, &mut None, &mut right) {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+            }
+        }
+        let before = faults.allocated();
+        let mut failures = [0; 3];
+        for (fault, count) in Faults::ALL.into_iter().zip(&mut failures) {
+            for call in 0.. {
+                let (mut op, mut done) = (None, Results::default());
+                faults.arm(call, fault);
+                let result = work(&gpu, &tuning, &a, &mut op, &mut done);
+                let reached = faults.counted() > call;
+                faults.disarm();
+                let what = format!("{name}, {fault:?}, call {call}");
+                if let Err(error) = &result {
+                    let kind = error.kind();
+                    let known = [ErrorKind::OutOfMemory, ErrorKind::Gpu];
+                    let is_own = kind == ErrorKind::Unsupported && done == right;
+                    assert!(known.contains(&kind) || is_own, "{what}: {kind:?}, {error}");
+                    assert!(!error.to_string().contains('\n'), "{what}: {error}");
+                }
+                // A choice among plans may differ after a failure, and so may the bits.
+                let is_same = |a: &[f64], b: &[f64]| {
+                    a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-9 * b.abs().max(1.0))
+                };
+                for (found, right) in done.0.iter().zip(&right.0) {
+                    assert!(is_same(found, right), "{what}: a wrong result");
+                }
+                // Whatever has been built multiplies rightly, or fails.
+                if let Some(op) = op {
+                    let mut y = vec![0.0; a.nrows()];
+                    match op.apply(&vec![1.0; a.ncols()], &mut y) {
+                        Ok(()) => assert!(is_same(&y, &right.0[0]), "{what}: wrong afterwards"),
+                        Err(error) => println!("CHILD {what}: unusable: {error}"),
+                    }
+                }
+                if !reached {
+                    break;
+                }
+                *count += 1;
+            }
+        }
+        println!(
+            "CHILD {name}: {failures:?} failures, {} allocations left",
+            faults.allocated() - before
+        );
+    }
+    println!("CHILD done");
+}
+
+#[test]
+fn the_library_passes_calls_on_counts_and_refuses_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, driver) = (folder.path().join("own.c"), folder.path().join("own.so"));
+    let code = "int cuMemAlloc_v2(unsigned long *to, unsigned long n) { *to = n; return 0; }\n\
+                int cuMemFree_v2(unsigned long at) { return at == 7 ? 0 : 1; }\n\
+                int cuLaunchKernel(int a, int b, int c, int d, int e, int f, int g, int h) {\n\
+                return a + 10 * b + 100 * (c + d + e + f) + 1000 * g + 10000 * h; }\n";
+    fs::write(&source, code).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&driver).arg(&source);
+    let built = output(&mut compiler).and_then(|_| build(folder.path(), driver.to_str().unwrap()));
+    if let Err(reason) = built {
+        println!("skipped: {reason}");
+        return;
+    }
+    let path = folder.path().join("libcuda.so");
+    let (path, faults) = (CString::new(path.to_str().unwrap()).unwrap(), path);
+    let faults = Faults::load(faults.to_str().unwrap());
+    type Allocate = unsafe extern "C" fn(*mut u64, u64) -> c_int;
+    type Free = unsafe extern "C" fn(u64) -> c_int;
+    type Start =
+        unsafe extern "C" fn(c_int, c_int, c_int, c_int, c_int, c_int, c_int, c_int) -> c_int;
+    // SAFETY: the functions have these parameters.
+    let (allocate, free, start) = unsafe {
+        let library = dlopen(path.as_ptr(), 2);
+        let function = |name: &CStr| dlsym(library, name.as_ptr());
+        (
+            std::mem::transmute::<*mut c_void, Allocate>(function(c"cuMemAlloc_v2")),
+            std::mem::transmute::<*mut c_void, Free>(function(c"cuMemFree_v2")),
+            std::mem::transmute::<*mut c_void, Start>(function(c"cuLaunchKernel")),
+        )
+    };
+    let mut to = 0;
+    // SAFETY: as above.
+    let mut calls = || unsafe {
+        [allocate(&mut to, 7), start(1, 2, 3, 4, 5, 6, 7, 8), allocate(&mut to, 7), free(7)]
+    };
+    let started = 1 + 20 + 1800 + 7000 + 80000;
+    faults.arm(9, Faults::ALL[0]);
+    assert_eq!((calls(), faults.counted(), faults.allocated()), ([0, started, 0, 0], 2, 1));
+    faults.arm(1, Faults::ALL[0]);
+    assert_eq!((calls(), faults.allocated()), ([0, started, 2, 0], 1));
+    faults.arm(1, Faults::ALL[1]);
+    assert_eq!((calls(), faults.counted()), ([0, 700, 0, 0], 3));
+    faults.arm(1, Faults::ALL[2]);
+    assert_eq!((calls(), faults.counted()), ([0, 719, 719, 0], 3));
+    faults.disarm();
+    assert_eq!((calls(), to), ([0, started, 0, 0], 7));
+}
+
+#[test]
+fn every_call_of_the_driver_may_fail() {
+    if let Ok(library) = env::var(CHILD) {
+        return child(&library);
+    }
+    let required = env::var(REQUIRED).is_ok_and(|value| value == "1");
+    if let Err(error) = Device::cuda(0) {
+        assert!(!required, "{error}");
+        println!("skipped: {error}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let built = driver().ok_or_else(|| "no driver is loaded".to_owned());
+    if let Err(reason) = built.and_then(|driver| build(folder.path(), &driver)) {
+        assert!(!required, "{reason}");
+        println!("skipped: {reason}");
+        return;
+    }
+    let inherited = env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    let child = Command::new(env::current_exe().unwrap())
+        .args(["every_call_of_the_driver_may_fail", "--exact", "--nocapture"])
+        .env(CHILD, folder.path().join("libcuda.so"))
+        .env("LD_LIBRARY_PATH", format!("{}:{inherited}", folder.path().display()))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&child.stdout);
+    let said = String::from_utf8_lossy(&child.stderr);
+    text.lines().filter(|line| line.starts_with("CHILD")).for_each(|line| println!("{line}"));
+    assert!(child.status.success() && text.contains("CHILD done"), "{text}\n{said}");
+    let left = |line: &str| -> Option<i64> {
+        line.split("failures, ").nth(1)?.split(' ').next()?.parse().ok()
+    };
+    for line in text.lines() {
+        assert!(left(line).is_none_or(|count| count <= 8), "{line}");
+    }
+}
