@@ -144,6 +144,21 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
+/// A function of a library.
+///
+/// # Safety
+///
+/// It has the type `F`.
+unsafe fn function<F>(library: &str, name: &CStr) -> F {
+    const NOW: c_int = 2;
+    let library = CString::new(library).unwrap();
+    // SAFETY: the strings live until the calls return.
+    let function = unsafe { dlsym(dlopen(library.as_ptr(), NOW), name.as_ptr()) };
+    assert!(!function.is_null(), "{name:?}");
+    // SAFETY: the caller's promise; both are pointers.
+    unsafe { std::mem::transmute_copy(&function) }
+}
+
 /// Failures of the driver, in the process with the library.
 struct Faults {
     arm: unsafe extern "C" fn(c_long, c_int, c_int, c_int),
@@ -171,20 +186,12 @@ impl Faults {
     ];
 
     fn load(path: &str) -> Self {
-        const NOW: c_int = 2;
-        let path = CString::new(path).unwrap();
-        // SAFETY: the library has these functions.
+        // SAFETY: the library has functions of these types.
         unsafe {
-            let library = dlopen(path.as_ptr(), NOW);
-            let function = |name: &CStr| {
-                let function = dlsym(library, name.as_ptr());
-                assert!(!function.is_null(), "{name:?}");
-                function
-            };
             Self {
-                arm: std::mem::transmute::<*mut c_void, _>(function(c"arm")),
-                counted: std::mem::transmute::<*mut c_void, _>(function(c"counted")),
-                allocated: std::mem::transmute::<*mut c_void, _>(function(c"allocated")),
+                arm: function(path, c"arm"),
+                counted: function(path, c"counted"),
+                allocated: function(path, c"allocated"),
             }
         }
     }
@@ -346,20 +353,18 @@ fn the_library_passes_calls_on_counts_and_refuses_them() {
         return;
     }
     let path = folder.path().join("libcuda.so");
-    let (path, faults) = (CString::new(path.to_str().unwrap()).unwrap(), path);
-    let faults = Faults::load(faults.to_str().unwrap());
+    let library = path.to_str().unwrap();
+    let faults = Faults::load(library);
     type Allocate = unsafe extern "C" fn(*mut u64, u64) -> c_int;
     type Free = unsafe extern "C" fn(u64) -> c_int;
     type Start =
         unsafe extern "C" fn(c_int, c_int, c_int, c_int, c_int, c_int, c_int, c_int) -> c_int;
-    // SAFETY: the functions have these parameters.
+    // SAFETY: the functions have these types.
     let (allocate, free, start) = unsafe {
-        let library = dlopen(path.as_ptr(), 2);
-        let function = |name: &CStr| dlsym(library, name.as_ptr());
         (
-            std::mem::transmute::<*mut c_void, Allocate>(function(c"cuMemAlloc_v2")),
-            std::mem::transmute::<*mut c_void, Free>(function(c"cuMemFree_v2")),
-            std::mem::transmute::<*mut c_void, Start>(function(c"cuLaunchKernel")),
+            function::<Allocate>(library, c"cuMemAlloc_v2"),
+            function::<Free>(library, c"cuMemFree_v2"),
+            function::<Start>(library, c"cuLaunchKernel"),
         )
     };
     let mut to = 0;
