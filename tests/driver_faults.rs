@@ -51,7 +51,8 @@ int refused(int i) {
     return 0;
 }
 
-/* The calls of the kind are counted from now on. Number `call` fails, and the later ones too if the failure stays. */
+/* The calls of the kind are counted from now on. Number `call` fails, and with `and_stays` every
+   later one too. */
 void arm(long call, int result, int of_kind, int and_stays) {
     calls = 0; code = result; kind = of_kind; stays = and_stays; fails = call;
 }

@@ -141,6 +141,16 @@ impl Gpu {
         match *self {}
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_loaded(&self, _: Module, _: &str) -> bool {
+        match *self {}
+    }
+
+    /// Runs `work`, while `kernels` are compiled.
+    pub(crate) fn with_kernels<R>(&self, _: Vec<(Module, String)>, _: impl FnOnce() -> R) -> R {
+        match *self {}
+    }
+
     /// Returns kernel `name` of a module, compiled for this GPU.
     pub(crate) fn kernel(&self, _: impl Into<Module>, _: &str) -> Result<Kernel, Error> {
         match *self {}

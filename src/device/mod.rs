@@ -220,8 +220,8 @@ impl Device {
         }
     }
 
-    /// Compiles all kernels for this device and keeps the machine code in the cache on disk, so that
-    /// no later process compiles any. Calls `done` with the number of finished modules and the
+    /// Compiles all kernels for this device and keeps the machine code in the cache on disk, so
+    /// that no later process compiles any. Calls `done` with the number of finished modules and the
     /// number of all, from several threads. Returns the number of modules that were compiled: 0 on
     /// the CPU, and for modules that the build has compiled or the cache has.
     ///

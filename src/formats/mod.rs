@@ -52,7 +52,7 @@ pub(crate) use work::{
 };
 
 use crate::analysis::{Analysis, Probes, RowStats};
-use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Residency, Scaling};
+use crate::device::{DeviceSpec, Gpu, Module, Ptr, Queue, Residency, Scaling};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind, memory};
 use serde::{Deserialize, Serialize};
@@ -157,6 +157,19 @@ pub(crate) trait Format: 'static {
     ///
     /// [`Error::PlanLimit`] if the format cannot hold the matrix with such parameters.
     fn pack<T: Scalar>(plan: &Self::Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error>;
+
+    /// Kernels, by module and name, that a matrix of `bytes` bytes under the plan is expected to
+    /// need on a GPU: those that are not compiled yet are compiled at the same time. A kernel that
+    /// is missing here is compiled when it is first used.
+    fn kernels<T: Scalar>(
+        _: &Self::Plan,
+        _: CsrView<'_, T>,
+        _: &Analysis,
+        _bytes: u64,
+        _: Gpu,
+    ) -> Vec<(Module, String)> {
+        Vec::new()
+    }
 
     /// True if a GPU packs a matrix itself, from CSR in its memory.
     fn packs_on_device(_: &Self::Plan) -> bool {

@@ -80,6 +80,21 @@ macro_rules! registry {
                 }
             }
 
+            /// Kernels that a matrix of `bytes` bytes is expected to need on a GPU.
+            pub(crate) fn kernels<T: Scalar>(
+                &self,
+                a: CsrView<'_, T>,
+                analysis: &Analysis,
+                bytes: u64,
+                gpu: Gpu,
+            ) -> Vec<(Module, String)> {
+                match self {
+                    $(Self::$Format(plan) => {
+                        $module::$Format::kernels(plan, a, analysis, bytes, gpu)
+                    }),+
+                }
+            }
+
             /// True if every SpMV under this plan gives the same bits, on every device.
             pub fn is_deterministic(&self) -> bool {
                 match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }

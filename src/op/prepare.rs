@@ -3,14 +3,14 @@
 
 use super::{SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, Fingerprint, SHARED};
-use crate::device::{Device, DeviceSpec};
+use crate::device::{Device, DeviceSpec, Gpu, Module};
 use crate::formats::{self, CsrSource, Plan, ResidentMatrix, csr};
 use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::tuning::caches::CacheState;
 use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortlist};
 use crate::tuning::check::{self, Checked};
-use crate::tuning::decision::{Basis, Decision, Request};
+use crate::tuning::decision::{Basis, Candidate, Decision, Request};
 use crate::tuning::explain::Preparation;
 use crate::tuning::lookup;
 use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready, csr_bytes};
@@ -58,7 +58,57 @@ impl SparseOpBuilder {
             span.record("candidates", decision.candidates.len());
             Ok::<_, Error>((decision, entry))
         });
-        let (mut decision, entry) = decided?;
+        let (decision, entry) = decided?;
+        let Device::Cuda(gpu) = device else {
+            return self.packed(device, source, analysis, (decision, entry, select));
+        };
+        let kernels = self.expected_kernels(&decision, a, analysis, *gpu);
+        gpu.with_kernels(kernels, || {
+            self.packed(device, source, analysis, (decision, entry, select))
+        })
+    }
+
+    /// Kernels that the check of a decision, packing and products are expected to need on a GPU.
+    fn expected_kernels<T: Scalar>(
+        &self,
+        decision: &Decision,
+        a: CsrView<'_, T>,
+        analysis: &Analysis,
+        gpu: Gpu,
+    ) -> Vec<(Module, String)> {
+        /// Number of the fastest plans, and of those of CSR, that a check is expected to time.
+        const FASTEST: usize = 3;
+        let mut plans = vec![&decision.plan];
+        let is_checked = matches!(self.tuning, Tuning::Check) && decision.basis == Basis::Predicted;
+        if is_checked {
+            let time = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |p| p.product());
+            let mut sorted: Vec<_> = decision.candidates.iter().collect();
+            sorted.sort_by(|a, b| time(a).total_cmp(&time(b)));
+            let csr = sorted.iter().filter(|c| matches!(c.plan, Plan::Csr(_))).take(FASTEST);
+            plans.extend(sorted.iter().take(FASTEST).chain(csr).map(|c| &c.plan));
+        }
+        let bytes = |plan: &Plan| {
+            let same = decision.candidates.iter().find(|c| c.plan == *plan);
+            same.map_or_else(|| csr_bytes(a) as u64, |c| c.work.matrix_bytes)
+        };
+        let kernels = |plan: &&Plan| plan.kernels(a, analysis, bytes(plan), gpu);
+        let mut all: Vec<_> = plans.iter().flat_map(kernels).collect();
+        all.extend(is_checked.then(|| ("gate".into(), "gate_wait".to_owned())));
+        all.sort_by_cached_key(|(module, name)| (module.to_string(), name.clone()));
+        all.dedup();
+        all
+    }
+
+    /// Packs the chosen plan for a device, after a check or a timing run if the settings ask for
+    /// one.
+    fn packed<T: Scalar>(
+        &self,
+        device: &Device,
+        source: PackSource<'_, T>,
+        analysis: &Analysis,
+        (mut decision, entry, select): (Decision, Option<StoreEntry>, f64),
+    ) -> Result<Prepared<T>, Error> {
+        let spec = device.spec();
         let mut ready = None;
         match &self.tuning {
             Tuning::Check if decision.basis == Basis::Predicted => {

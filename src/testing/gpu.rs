@@ -5,7 +5,7 @@ use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{CsrSource, FormatKind, Plan, ResidentMatrix, Updater};
-use crate::matrix::CsrMatrix;
+use crate::matrix::{CsrMatrix, gallery};
 use crate::tuning::caches::CacheState;
 use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
 use crate::tuning::stopwatch::time_batch;
@@ -40,6 +40,26 @@ fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
     let mut plans: Vec<Plan> = examples.map(|text| text.parse().unwrap()).collect();
     plans.retain(|plan| fits(plan, &analysis, T::KIND));
     plans
+}
+
+#[test]
+fn expected_kernels_are_those_that_are_loaded() {
+    let Some(Device::Cuda(gpu)) = gpu() else { return };
+    let specs = ["poisson3d,n=12", "fem3d,n=6", "rmat,scale=10", "banded,rows=70k,values=pattern"];
+    for (spec, plan) in specs.into_iter().flat_map(|spec| {
+        let plans = ["csr(balanced)", "csr(vector:2)", "psell(sigma:512,group:4,values:packed)"];
+        plans.map(|plan| (spec, plan.parse::<Plan>().unwrap()))
+    }) {
+        let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+        let analysis = Analysis::of(a.view());
+        let bytes = plan.work(&analysis, f64::KIND).matrix_bytes;
+        let kernels = plan.kernels(a.view(), &analysis, bytes, *gpu);
+        assert!(kernels.len() > 1, "{plan}");
+        operator(&Device::Cuda(*gpu), &plan, &a);
+        for (module, name) in kernels {
+            assert!(gpu.is_loaded(module, &name), "{plan} for {spec}: {name} of {module}");
+        }
+    }
 }
 
 fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> SparseOp<T> {

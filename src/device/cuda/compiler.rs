@@ -75,6 +75,29 @@ pub(super) fn image_without_embedded(
     Ok(log(compiled(arch, embedded, Some(kernel), Cache::of_user().as_ref())?, start))
 }
 
+/// True if NVRTC compiles the kernels of a module one at a time.
+pub(super) fn is_selectable(module: Module) -> bool {
+    embedded::module(&module.to_string()).is_some_and(|module| module.selectable)
+}
+
+/// True if NVRTC has to compile a kernel of a module: neither the build nor the cache has it.
+pub(super) fn is_to_be_compiled(arch: (u32, u32), module: Module, kernel: &str) -> bool {
+    let (Some(embedded), Ok(nvrtc)) = (embedded::module(&module.to_string()), nvrtc::library())
+    else {
+        return false;
+    };
+    let Some(target) = CompileTarget::best(number(arch), nvrtc.architectures()) else {
+        return false;
+    };
+    let cache = Cache::of_user();
+    let is_cached = |kernel| {
+        let entry = entry(embedded, kernel, target, &nvrtc.name());
+        cache.as_ref().is_some_and(|cache| cache.path(&entry).exists())
+    };
+    let kernel = Some(kernel).filter(|_| embedded.selectable);
+    !embedded.runs_on(number(arch)) && !is_cached(None) && !is_cached(kernel)
+}
+
 /// Compiles all modules that the build has not compiled for an architecture, and keeps them in the
 /// cache. Calls `done` with the number of finished modules and of all. Returns the number of
 /// modules that the cache did not have.
@@ -86,8 +109,8 @@ pub(super) fn compile_all(
     arch: (u32, u32),
     done: impl Fn(usize, usize) + Sync,
 ) -> Result<usize, Error> {
-    let of_build = |module: &&Embedded| module.cubin(number(arch)).is_some();
-    let modules: Vec<_> = embedded::MODULES.iter().filter(|module| !of_build(module)).collect();
+    let own = embedded::MODULES.iter().filter(|module| !module.runs_on(number(arch)));
+    let modules: Vec<_> = own.collect();
     let cache = Cache::of_user();
     let finished = AtomicUsize::new(0);
     let compile = |i: usize| {

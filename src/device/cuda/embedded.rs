@@ -35,6 +35,11 @@ impl Embedded {
         self.cubins.iter().find(|(code, _)| *code == best).and_then(|(_, bytes)| inflated(bytes))
     }
 
+    /// True if there is machine code that runs on an architecture.
+    pub(super) fn runs_on(&self, arch: u32) -> bool {
+        runs_on(arch, self.cubins.iter().map(|(code, _)| *code)).is_some()
+    }
+
     /// Architectures with code: `sm_90`, `compute_75`.
     pub(super) fn targets(&self) -> Vec<String> {
         let cubins = self.cubins.iter().map(|(arch, _)| CompileTarget::Cubin(*arch));

@@ -32,7 +32,8 @@ use driver::Attempt;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fmt::{self, Debug, Display};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
 
 /// Lowest compute capability that the kernels support.
 const OLDEST: (u32, u32) = (7, 0);
@@ -53,6 +54,8 @@ struct Inner {
     queues: Mutex<Vec<Weak<queue::OpenStream>>>,
     /// Loaded code by module and kernel; code of a whole module has no kernel.
     modules: Mutex<HashMap<(Module, Option<String>), Loaded>>,
+    /// Locks of the code that is being compiled and loaded.
+    loading: Mutex<HashMap<(Module, Option<String>), Arc<Mutex<()>>>>,
     ceilings: ceilings::MeasuredCeilings,
     staging: staging::StagingThreads,
     gates: launch_gate::LaunchGates,
@@ -176,6 +179,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         queue: OnceLock::new(),
         queues: Mutex::default(),
         modules: Mutex::default(),
+        loading: Mutex::default(),
         ceilings: ceilings::MeasuredCeilings::default(),
         staging: staging::StagingThreads::default(),
         gates: launch_gate::LaunchGates::default(),
@@ -264,12 +268,55 @@ impl Gpu {
         Ok(Kernel { function, overlaps: loaded.overlaps })
     }
 
-    /// Loaded code with kernel `name` of a module.
-    fn code_with(&self, module: Module, name: &str) -> Result<Loaded, Error> {
-        let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Runs `work`. Those of `kernels` that are neither loaded nor compiled are compiled on other
+    /// threads meanwhile.
+    pub(crate) fn with_kernels<R>(
+        &self,
+        kernels: Vec<(Module, String)>,
+        work: impl FnOnce() -> R,
+    ) -> R {
+        let is_missing = |(module, name): &(Module, String)| {
+            self.loaded(*module, name).is_none()
+                && compiler::is_to_be_compiled(self.0.capability, *module, name)
+        };
+        let missing = kernels.into_iter().filter(is_missing);
+        thread::scope(|scope| {
+            for (module, name) in missing {
+                let compile = move || drop(self.code_with(module, &name));
+                // Without a thread, and after a failure, it is compiled when it is first used.
+                let _ = thread::Builder::new().spawn_scoped(scope, compile);
+            }
+            work()
+        })
+    }
+
+    /// True if code with kernel `name` of a module is loaded.
+    #[cfg(test)]
+    pub(crate) fn is_loaded(&self, module: Module, name: &str) -> bool {
+        self.loaded(module, name).is_some()
+    }
+
+    /// Loaded code with kernel `name` of a module, if there is any.
+    fn loaded(&self, module: Module, name: &str) -> Option<Loaded> {
+        let modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let known = [None, Some(name.to_owned())];
-        if let Some(loaded) = known.into_iter().find_map(|kernel| modules.get(&(module, kernel))) {
-            return Ok(*loaded);
+        known.into_iter().find_map(|kernel| modules.get(&(module, kernel)).copied())
+    }
+
+    /// Loaded code with kernel `name` of a module, which is compiled if necessary.
+    fn code_with(&self, module: Module, name: &str) -> Result<Loaded, Error> {
+        if let Some(loaded) = self.loaded(module, name) {
+            return Ok(loaded);
+        }
+        // Threads that need the same code wait for the first.
+        let unit = (module, compiler::is_selectable(module).then(|| name.to_owned()));
+        let turn = {
+            let mut loading = self.0.loading.lock().unwrap_or_else(PoisonError::into_inner);
+            loading.entry(unit).or_default().clone()
+        };
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = self.loaded(module, name) {
+            return Ok(loaded);
         }
         let _current = self.bind()?;
         let _relaxed = memory::Relaxed::new();
@@ -290,6 +337,7 @@ impl Gpu {
                 .and_then(load)
                 .map_err(|_| refused)
         })?;
+        let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
         modules.insert((module, kernel), loaded);
         Ok(loaded)
     }

@@ -1,6 +1,6 @@
-//! Copies from and to pageable host memory through page-locked buffers that several threads fill and
-//! empty. The driver's own copy has one buffer and one thread: on the way in it reaches 7 of the 50
-//! GB/s of a PCIe 5 slot, on the way out to new memory 1 GB/s.
+//! Copies from and to pageable host memory through page-locked buffers that several threads fill
+//! and empty. The driver's own copy has one buffer and one thread: on the way in it reaches 7 of
+//! the 50 GB/s of a PCIe 5 slot, on the way out to new memory 1 GB/s.
 
 use super::event::Event;
 use super::{Gpu, Pinned, Queue};
@@ -63,8 +63,8 @@ impl StagingThreads {
         })
     }
 
-    /// Copies `to.len()` bytes from a GPU, after everything enqueued on `queue`, and waits. False if
-    /// nothing is copied, as [`copy_in`](Self::copy_in).
+    /// Copies `to.len()` bytes from a GPU, after everything enqueued on `queue`, and waits. False
+    /// if nothing is copied, as [`copy_in`](Self::copy_in).
     ///
     /// # Safety
     ///
@@ -95,8 +95,8 @@ impl StagingThreads {
         })
     }
 
-    /// Calls `work` on some threads, each with two buffers, for a copy of `len` bytes. False without
-    /// a call if the copy is short, or if another thread uses the buffers.
+    /// Calls `work` on some threads, each with two buffers, for a copy of `len` bytes. False
+    /// without a call if the copy is short, or if another thread uses the buffers.
     fn shared(
         &self,
         len: usize,

@@ -7,7 +7,7 @@ use crate::device::{
 };
 use crate::formats::{Arrays, CsrSource, DeviceMatrix, NoArrays, row_products};
 use crate::matrix::{CsrMatrix, CsrView};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, ScalarKind};
 use std::sync::Arc;
 
 /// Name of the kernel file.
@@ -16,15 +16,19 @@ const FILE: &str = "csr";
 /// Residency of a matrix. Lanes that return for more entries of a row find the rest of a line in
 /// the caches, from which evict-first loads drive it out: on an H200 `csr(scalar)` then takes 101
 /// in place of 53 µs for rows of 20 and 136 MB.
-fn residency<T: Scalar>(plan: CsrPlan, matrix: &CsrBuffers<T>) -> Residency {
-    let CsrBuffers { gpu, nrows, ncols, .. } = *matrix;
-    let residency = Residency::of::<T>(gpu, matrix.bytes(), (nrows, ncols));
+fn residency<T: Scalar>(
+    plan: CsrPlan,
+    gpu: Gpu,
+    bytes: u64,
+    (nrows, ncols, nnz): (usize, usize, usize),
+) -> Residency {
+    let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
     let lanes = match plan {
         CsrPlan::Scalar => 1,
         CsrPlan::Vector(lanes) => lanes as usize,
         CsrPlan::Balanced => return residency,
     };
-    if matrix.values.len() > nrows * lanes * LANE_ENTRIES as usize {
+    if nnz > nrows * lanes * LANE_ENTRIES as usize {
         residency.without_streaming()
     } else {
         residency
@@ -90,6 +94,11 @@ struct CsrBuffers<T> {
 }
 
 impl<T: Scalar> CsrBuffers<T> {
+    fn residency(&self, plan: CsrPlan) -> Residency {
+        let size = (self.nrows, self.ncols, self.values.len());
+        residency::<T>(plan, self.gpu, self.bytes(), size)
+    }
+
     fn bytes(&self) -> u64 {
         self.row_ptr.bytes() + self.col_idx.bytes() + self.values.bytes()
     }
@@ -143,7 +152,7 @@ impl Chunks {
             chunks: table.ptr(),
             any_cut: any_cut.ptr(),
         });
-        let kernel = gpu.kernel(module, &format!("csr_chunks_{}", matrix.row_ptr.name()))?;
+        let kernel = gpu.kernel(module, &chunks_name(matrix.row_ptr.name()))?;
         // SAFETY: the kernel has a thread for every chunk, and reads offsets of this width; the
         // arrays outlive the wait for `any_cut`.
         unsafe { kernel.launch(gpu.queue(), launch)? };
@@ -159,20 +168,54 @@ fn kernel_of<T: Scalar>(
     matrix: &CsrBuffers<T>,
 ) -> Result<(RowKernel, Assignment), Error> {
     let gpu = matrix.gpu;
-    let residency = residency(arrangement.plan, matrix);
+    let residency = matrix.residency(arrangement.plan);
     let module = Module::of(FILE, residency);
-    let (scalar, offset) = (T::KIND, matrix.row_ptr.name());
-    let (name, assignment) = match arrangement.plan {
-        CsrPlan::Scalar => ("scalar".to_owned(), Assignment::Lanes(1)),
-        CsrPlan::Vector(lanes) => (format!("vector{lanes}"), Assignment::Lanes(lanes)),
+    let assignment = match arrangement.plan {
+        CsrPlan::Scalar => Assignment::Lanes(1),
+        CsrPlan::Vector(lanes) => Assignment::Lanes(lanes),
+        CsrPlan::Balanced => Assignment::Chunks(Chunks::new(arrangement.cutting, matrix, module)?),
+    };
+    let name = kernel_name(arrangement, T::KIND, matrix.row_ptr.name());
+    Ok((RowKernel::new(gpu, module, residency, name)?, assignment))
+}
+
+/// Name of the kernel of a plan.
+fn kernel_name(arrangement: &Arrangement, scalar: ScalarKind, offset: &str) -> String {
+    let name = match arrangement.plan {
+        CsrPlan::Scalar => "scalar".to_owned(),
+        CsrPlan::Vector(lanes) => format!("vector{lanes}"),
         CsrPlan::Balanced => {
             let loads = if arrangement.striped { "striped" } else { "balanced" };
-            let chunks = Chunks::new(arrangement.cutting, matrix, module)?;
-            (format!("{loads}{}", arrangement.cutting.run()), Assignment::Chunks(chunks))
+            format!("{loads}{}", arrangement.cutting.run())
         }
     };
-    let kernel = RowKernel::new(gpu, module, residency, format!("csr_{name}_{scalar}_{offset}"))?;
-    Ok((kernel, assignment))
+    format!("csr_{name}_{scalar}_{offset}")
+}
+
+/// Name of the kernel that makes the table of chunks.
+fn chunks_name(offset: &str) -> String {
+    format!("csr_chunks_{offset}")
+}
+
+/// Name of the kernel that makes narrow row offsets.
+fn narrow_name() -> String {
+    format!("csr_narrow_o{}", usize::BITS)
+}
+
+/// Kernels that a matrix of `bytes` bytes is expected to need.
+pub(super) fn kernels<T: Scalar>(
+    plan: CsrPlan,
+    a: CsrView<'_, T>,
+    bytes: u64,
+    gpu: Gpu,
+) -> Vec<(Module, String)> {
+    let residency = residency::<T>(plan, gpu, bytes, (a.nrows(), a.ncols(), a.nnz()));
+    let is_narrow = RowOffsets::width(a.nnz() as u64) == 4;
+    let offset = if is_narrow { "o32" } else { "o64" };
+    let mut names = vec![kernel_name(&Arrangement::of(plan, a), T::KIND, offset)];
+    names.extend((plan == CsrPlan::Balanced).then(|| chunks_name(offset)));
+    names.extend(is_narrow.then(narrow_name));
+    names.into_iter().map(|name| (Module::of(FILE, residency), name)).collect()
 }
 
 impl<T: Scalar> DeviceCsr<T> {
@@ -203,8 +246,8 @@ impl<T: Scalar> DeviceCsr<T> {
         let (col_idx, values) = (there.kept(&there.col_idx)?, there.kept(&there.values)?);
         let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
         if let DeviceOffsets::Narrow(row_ptr) = &matrix.row_ptr {
-            let module = Module::of(FILE, residency(plan, &matrix));
-            let kernel = gpu.kernel(module, &format!("csr_narrow_o{}", usize::BITS))?;
+            let module = Module::of(FILE, matrix.residency(plan));
+            let kernel = gpu.kernel(module, &narrow_name())?;
             let launch = Launch::over(row_ptr.len(), 1).with(kernels::csr::Narrow {
                 offsets: there.row_ptr.ptr(),
                 count: row_ptr.len() as u64,

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::{first_at_least, partition};
-use crate::device::{BLOCK, Gpu};
+use crate::device::{BLOCK, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_copied};
 use crate::{Error, Scalar, ScalarKind};
@@ -101,6 +101,16 @@ impl Format for Csr {
             (false, None, true) => Ok(CsrPlan::Balanced),
             _ => Err(args.error("only one of scalar, vector:W and balanced can be".to_owned())),
         }
+    }
+
+    fn kernels<T: Scalar>(
+        plan: &CsrPlan,
+        a: CsrView<'_, T>,
+        _: &Analysis,
+        bytes: u64,
+        gpu: Gpu,
+    ) -> Vec<(Module, String)> {
+        cuda::kernels(*plan, a, bytes, gpu)
     }
 
     fn candidates(_: &Analysis, _: &Weights, _: Target) -> Vec<CsrPlan> {

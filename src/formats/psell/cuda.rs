@@ -1,6 +1,7 @@
 //! Packed SELL on a GPU: one warp per slice, one lane per row, and one warp per piece of a long
 //! row, in a single launch.
 
+mod kernel;
 mod spmm;
 mod window;
 
@@ -11,7 +12,7 @@ use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::{Header, Narrowed, NarrowedPair, Stored};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
+    BLOCK, Buffer, Gpu, Launch, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
 use crate::formats::encoded::Numbers;
 use crate::formats::{
@@ -20,7 +21,10 @@ use crate::formats::{
 };
 use crate::matrix::CsrMatrix;
 use crate::{Error, Precision, Scalar};
+use kernel::{kernel_name, module_of, warps_shift_of};
 use std::sync::Arc;
+
+pub(crate) use kernel::{expected_kernel, warps_shift};
 
 /// A packed SELL matrix in GPU memory.
 #[derive(Debug)]
@@ -196,60 +200,6 @@ impl<T: Scalar> DeviceLongRows<T> {
     }
 }
 
-/// Steps of a slice that a warp processes at a time: `packed_rows` in `kernels/psell_spmv.cuh`.
-const BATCH: usize = 8;
-
-/// Time of a batch of steps from the L2, in microseconds.
-const BATCH_US: f64 = 0.5;
-
-/// Time of a batch of steps from memory, in microseconds.
-const MEMORY_BATCH_US: f64 = 1.0;
-
-/// Time of one more warp in the grid, in microseconds.
-const WARP_US: f64 = 0.36e-3;
-
-/// Bytes that the memory delivers in a microsecond.
-const BYTES_PER_US: f64 = 3.5e6;
-
-/// Size of a matrix of which a part is streamed on an H200. A larger one has one warp per slice,
-/// and is streamed, unless its longest chain from memory takes longer than its bytes.
-const STREAMED_BYTES: u64 = 38_000_000;
-
-/// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.
-const MOST_SHIFT: u32 = 3;
-
-/// With more slices than this there are enough warps, and the headers are not read.
-const MANY_SLICES: usize = 1 << 15;
-
-/// Binary logarithm of the number of warps that share each slice of a matrix.
-///
-/// A warp processes its steps in batches, one after another; more warps make the chains shorter and
-/// the grid larger. Measured on an H200 over 28 matrices of 30,000 to 5 million entries: a batch
-/// takes 0.5 µs, most of it the latency of loading an index and the element it refers to, and 1000
-/// more warps take 0.36 µs. The rule is the same on every GPU, because the bits of products depend
-/// on it.
-fn warps_shift_of(headers: &Buffer<Header>, bytes: u64) -> Result<u32, Error> {
-    if headers.len() > MANY_SLICES {
-        return Ok(0);
-    }
-    let steps = headers.to_vec()?.iter().map(|header| header.shape().width).max().unwrap_or(0);
-    Ok(warps_shift(headers.len(), steps, bytes))
-}
-
-/// The same for a matrix of `bytes` bytes in `slices` slices, the widest of which has `steps`
-/// steps.
-pub(crate) fn warps_shift(slices: usize, steps: usize, bytes: u64) -> u32 {
-    let chain_us = steps.div_ceil(BATCH) as f64 * MEMORY_BATCH_US;
-    if slices > MANY_SLICES || (bytes > STREAMED_BYTES && chain_us < bytes as f64 / BYTES_PER_US) {
-        return 0;
-    }
-    let cost = |shift: &u32| {
-        let chain = steps.div_ceil(BATCH << shift) as f64;
-        chain * BATCH_US + (slices << shift) as f64 * WARP_US
-    };
-    (0..=MOST_SHIFT).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0)
-}
-
 /// Number of blocks with `warps` warps in total.
 fn blocks(warps: usize) -> u32 {
     // There are fewer than 2³² rows, so the blocks of pieces and of slices fit 32 bits.
@@ -291,17 +241,14 @@ impl<T: Scalar> DevicePsell<T> {
         is_diagonal: bool,
     ) -> Result<Self, Error> {
         let PsellBuffers { headers, values, dictionary, index, perm, skip, long } = parts;
-        let (file, diagonal) = (values.file(), if is_diagonal { "_diagonal" } else { "" });
+        let file = values.file();
         let optional = perm.iter().chain(&skip).map(Buffer::bytes).sum::<u64>();
         let arrays = [headers.bytes(), values.bytes(), index.bytes(), dictionary.bytes(), optional];
         let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, DeviceLongRows::bytes);
         let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
         let shift = warps_shift_of(&headers, bytes)?;
-        let (module, residency) = match shift {
-            0 => (Module::of(file, residency), residency),
-            _ => (Module::from(file).shared(), residency.without_streaming()),
-        };
-        let name = format!("{file}{diagonal}_v{group}_{}", T::KIND);
+        let (module, residency) = module_of(file, shift, residency);
+        let name = kernel_name(file, is_diagonal, group, T::KIND);
         let kernel = RowKernel::new(gpu, module, residency, name)?;
         Ok(Self {
             nrows,

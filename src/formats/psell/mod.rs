@@ -92,7 +92,7 @@ use super::{
     Weights, Work, sell,
 };
 use crate::analysis::{Analysis, Probes, RowStats};
-use crate::device::Gpu;
+use crate::device::{Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use cuda::DevicePsell;
@@ -192,6 +192,19 @@ impl Format for Psell {
 
     fn pack<T: Scalar>(plan: &PsellPlan, a: CsrView<'_, T>) -> Result<HostPsell<T>, Error> {
         HostPsell::pack(a, plan.order(), plan.packing())
+    }
+
+    fn kernels<T: Scalar>(
+        plan: &PsellPlan,
+        a: CsrView<'_, T>,
+        analysis: &Analysis,
+        bytes: u64,
+        gpu: Gpu,
+    ) -> Vec<(Module, String)> {
+        let own = cuda::expected_kernel(plan.packing(), a, analysis, bytes, gpu);
+        let modules = pack::MODULES.map(|module| (module.into(), String::new()));
+        let packing = modules.into_iter().filter(|_| Self::packs_on_device(plan));
+        packing.chain([own]).collect()
     }
 
     fn packs_on_device(plan: &PsellPlan) -> bool {

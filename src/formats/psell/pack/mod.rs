@@ -44,6 +44,9 @@ pub(super) fn pack<T: Scalar>(
     Packer { work: WorkingMemory::new(a.gpu, room(a, limit))?, a, limit }.pack(order, packing)
 }
 
+/// Kernel files for packing.
+pub(super) const MODULES: [&str; 2] = ["psell_pack_rows", "psell_pack_slices"];
+
 /// True if a GPU packs so: offsets are copied unchanged, and values are not narrowed.
 pub(super) fn supports(packing: Packing) -> bool {
     size_of::<usize>() == size_of::<u64>() && !matches!(packing.values, ValueEncoding::Narrow(_))

@@ -1,0 +1,112 @@
+//! Choice of the kernel of a packed SELL matrix.
+
+use super::super::index::LANES;
+use super::super::{Header, Packing, ValueEncoding};
+use crate::analysis::{Analysis, Distinct};
+use crate::device::{Buffer, Gpu, Module, Residency};
+use crate::matrix::CsrView;
+use crate::{Error, Precision, Scalar, ScalarKind};
+
+/// Steps of a slice that a warp processes at a time: `packed_rows` in `kernels/psell_spmv.cuh`.
+const BATCH: usize = 8;
+
+/// Time of a batch of steps from the L2, in microseconds.
+const BATCH_US: f64 = 0.5;
+
+/// Time of a batch of steps from memory, in microseconds.
+const MEMORY_BATCH_US: f64 = 1.0;
+
+/// Time of one more warp in the grid, in microseconds.
+const WARP_US: f64 = 0.36e-3;
+
+/// Bytes that the memory delivers in a microsecond.
+const BYTES_PER_US: f64 = 3.5e6;
+
+/// Size of a matrix of which a part is streamed on an H200. A larger one has one warp per slice,
+/// and is streamed, unless its longest chain from memory takes longer than its bytes.
+const STREAMED_BYTES: u64 = 38_000_000;
+
+/// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.
+const MOST_SHIFT: u32 = 3;
+
+/// With more slices than this there are enough warps, and the headers are not read.
+const MANY_SLICES: usize = 1 << 15;
+
+/// Binary logarithm of the number of warps that share each slice of a matrix.
+///
+/// A warp processes its steps in batches, one after another; more warps make the chains shorter and
+/// the grid larger. Measured on an H200 over 28 matrices of 30,000 to 5 million entries: a batch
+/// takes 0.5 µs, most of it the latency of loading an index and the element it refers to, and 1000
+/// more warps take 0.36 µs. The rule is the same on every GPU, because the bits of products depend
+/// on it.
+pub(super) fn warps_shift_of(headers: &Buffer<Header>, bytes: u64) -> Result<u32, Error> {
+    if headers.len() > MANY_SLICES {
+        return Ok(0);
+    }
+    let steps = headers.to_vec()?.iter().map(|header| header.shape().width).max().unwrap_or(0);
+    Ok(warps_shift(headers.len(), steps, bytes))
+}
+
+/// The same for a matrix of `bytes` bytes in `slices` slices, the widest of which has `steps`
+/// steps.
+pub(crate) fn warps_shift(slices: usize, steps: usize, bytes: u64) -> u32 {
+    let chain_us = steps.div_ceil(BATCH) as f64 * MEMORY_BATCH_US;
+    if slices > MANY_SLICES || (bytes > STREAMED_BYTES && chain_us < bytes as f64 / BYTES_PER_US) {
+        return 0;
+    }
+    let cost = |shift: &u32| {
+        let chain = steps.div_ceil(BATCH << shift) as f64;
+        chain * BATCH_US + (slices << shift) as f64 * WARP_US
+    };
+    (0..=MOST_SHIFT).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0)
+}
+
+/// Module of the kernel, and residency, for slices shared by `1 << shift` warps.
+pub(super) fn module_of(
+    file: &'static str,
+    shift: u32,
+    residency: Residency,
+) -> (Module, Residency) {
+    match shift {
+        0 => (Module::of(file, residency), residency),
+        _ => (Module::from(file).shared(), residency.without_streaming()),
+    }
+}
+
+/// Name of the kernel. `is_diagonal` if all slices are diagonal.
+pub(super) fn kernel_name(
+    file: &str,
+    is_diagonal: bool,
+    group: usize,
+    scalar: ScalarKind,
+) -> String {
+    let diagonal = if is_diagonal { "_diagonal" } else { "" };
+    format!("{file}{diagonal}_v{group}_{scalar}")
+}
+
+/// Kernel that a matrix of `bytes` bytes is expected to need.
+pub(crate) fn expected_kernel<T: Scalar>(
+    packing: Packing,
+    a: CsrView<'_, T>,
+    analysis: &Analysis,
+    bytes: u64,
+    gpu: Gpu,
+) -> (Module, String) {
+    /// Share of shifted entries from which on slices are expected to be diagonal.
+    const DIAGONAL: f64 = 0.95;
+    let structure = &analysis.structure;
+    let file = match (packing.values, structure.distinct_values) {
+        (ValueEncoding::Packed, Distinct::Exactly(0 | 1)) => "psell_spmv_same",
+        (ValueEncoding::Packed, Distinct::Exactly(_)) => "psell_spmv_coded",
+        (ValueEncoding::Narrow(Precision::Bf16), _) => "psell_spmv_bf16",
+        (ValueEncoding::Narrow(Precision::F16), _) => "psell_spmv_f16",
+        (ValueEncoding::Narrow(Precision::F32), _) => "psell_spmv_f32",
+        _ => "psell_spmv_plain",
+    };
+    let steps = (analysis.rows.max as usize).min(packing.split as usize);
+    let shift = warps_shift(a.nrows().div_ceil(LANES), steps, bytes);
+    let residency = Residency::of::<T>(gpu, bytes, (a.nrows(), a.ncols()));
+    let is_diagonal = structure.shifted > DIAGONAL;
+    let name = kernel_name(file, is_diagonal, packing.group as usize, T::KIND);
+    (module_of(file, shift, residency).0, name)
+}
