@@ -31,11 +31,12 @@ using namespace device;
 // the compiler saves registers by loading one slot after the other.
 //
 // With ONE_KERNEL a compilation contains only the kernel for which SELECTED_<name> is defined as
-// `~, 1`; the others become unused functions. `compiled` in src/device/cuda/compiler.rs.
+// `~, 1`; the others become templates without an instance, which cost no time. See `options` in
+// src/device/cuda/compiler.rs.
 #ifdef ONE_KERNEL
 #define SECOND(A, B, ...) B
 #define IS_SELECTED(...) SECOND(__VA_ARGS__, 0, 0)
-#define ENTRY_0(NAME, THREADS, BLOCKS) [[maybe_unused]] static __device__ void NAME
+#define ENTRY_0(NAME, THREADS, BLOCKS) template <int> __device__ void NAME
 #define ENTRY_1(NAME, THREADS, BLOCKS) extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME
 #define ENTRY_IF(IS, NAME, THREADS, BLOCKS) ENTRY_##IS(NAME, THREADS, BLOCKS)
 #define ENTRY(IS, NAME, THREADS, BLOCKS) ENTRY_IF(IS, NAME, THREADS, BLOCKS)

@@ -82,6 +82,9 @@ impl Display for KernelEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (major, minor) = self.architecture;
         write!(f, "{} for sm_{major}{minor}: {}", self.kernel, self.origin)?;
+        if self.origin == KernelOrigin::Compiled {
+            write!(f, " in {:.2} s", self.time.as_secs_f64())?;
+        }
         if self.detail.is_empty() { Ok(()) } else { write!(f, ", {}", self.detail) }
     }
 }
@@ -104,5 +107,10 @@ mod tests {
             event(KernelOrigin::Cached, "/cache/csr").to_string(),
             "csr for sm_90: cached, /cache/csr"
         );
+        let compiled = KernelEvent {
+            time: Duration::from_millis(1234),
+            ..event(KernelOrigin::Compiled, "NVRTC 13.0")
+        };
+        assert_eq!(compiled.to_string(), "csr for sm_90: compiled in 1.23 s, NVRTC 13.0");
     }
 }
