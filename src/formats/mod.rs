@@ -9,6 +9,7 @@ pub mod blocked;
 mod chunks;
 mod constants;
 pub mod coo;
+mod costs;
 pub mod csr;
 mod csr_source;
 mod device_vectors;
@@ -35,6 +36,8 @@ mod work;
 
 pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
+#[doc(hidden)]
+pub use costs::{Costs, KernelCosts};
 pub(crate) use csr_source::CsrSource;
 pub(crate) use device_vectors::DeviceVectors;
 pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
@@ -55,6 +58,8 @@ use crate::analysis::{Analysis, Probes, RowStats};
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Residency, Scaling};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind, memory};
+#[cfg(test)]
+use proptest::prelude::BoxedStrategy;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display};
 use std::ops::RangeInclusive;
@@ -86,11 +91,17 @@ pub(crate) trait Format: 'static {
     /// Parses the arguments between the parentheses of a plan's spelling.
     fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
 
+    /// Spellings of any plan, for property tests, in addition to the examples with other numbers.
+    #[cfg(test)]
+    fn any_plan() -> BoxedStrategy<String> {
+        crate::testing::any_example(Self::EXAMPLES)
+    }
+
     /// Adds what the format measures of a matrix itself, for its candidates and their work.
     fn probe<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &mut Probes) {}
 
-    /// Candidate plans for a matrix on a kind of device.
-    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self::Plan>;
+    /// Candidate plans for a matrix on a kind of device, with thresholds by the costs.
+    fn candidates(analysis: &Analysis, costs: Costs<'_>, on: Target) -> Vec<Self::Plan>;
 
     /// Work and memory traffic of one SpMV. Pure, computed without packing, and exact within
     /// [`Format::estimate_bounds`].
@@ -345,24 +356,6 @@ impl Target {
     /// Returns the kind of a device.
     pub fn of(device: &DeviceSpec) -> Self {
         if device.gpu.is_some() { Self::Gpu } else { Self::Cpu }
-    }
-}
-
-/// Relative costs of padding, overflow and sections, in stored slots: the formats with a threshold
-/// derive it from them. Measured for a device and stored in its profile.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Weights {
-    /// Cost of an entry in a COO part, in ELL slots.
-    pub tail_slots: f64,
-    /// Cost of a section of JDS, in ELL slots.
-    pub section_slots: u64,
-}
-
-impl Default for Weights {
-    /// The bytes of a COO entry over those of an ELL slot, rounded up for the row search; and a row
-    /// of the section table plus a half-filled strip on either side.
-    fn default() -> Self {
-        Self { tail_slots: 2.0, section_slots: jds::DEFAULT_SECTION_SLOTS }
     }
 }
 

@@ -170,7 +170,8 @@ pub fn select(
     let (found, analysis) = (found.into(), &*request.reliable(analysis));
     let profile = &*found.profile;
     let predictor = Predictor { profile, device, scale: found.scale(device) };
-    let plans = Plan::candidates(analysis, &profile.weights(request.scalar), Target::of(device));
+    let costs = profile.costs(request.scalar);
+    let plans = Plan::candidates(analysis, Some(&costs), Target::of(device));
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, &predictor, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {

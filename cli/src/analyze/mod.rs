@@ -146,8 +146,8 @@ impl Findings {
 
     /// Width of the ELL part by every rule, and the traffic of a hybrid of that width.
     fn hyb_widths(&self) -> impl Iterator<Item = (String, u32, Work)> {
-        let weights = self.decision.profile.weights(self.scalar);
-        let measured = hyb::fastest(self.histogram(), weights.tail_slots);
+        let costs = self.decision.profile.costs(self.scalar);
+        let measured = hyb::fastest(self.histogram(), Some(&costs));
         let rules = Rule::WORDS
             .iter()
             .map(|&(name, rule)| (name.to_owned(), rule.width(self.histogram(), self.scalar)));

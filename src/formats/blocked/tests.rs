@@ -1,8 +1,19 @@
+use super::plan::MOST_KIB;
 use super::*;
 use crate::device::Device;
 use crate::formats::{FormatKind, Plan as AnyPlan, ResidentMatrix};
 use crate::matrix::gallery;
 use crate::testing::{Oracle, chapter, devices, product, x_vector};
+use proptest::prelude::*;
+
+/// Spelling of any plan.
+pub(super) fn any_plan() -> BoxedStrategy<String> {
+    let x = prop::sample::select(vec!["kib", "hot"]);
+    let values = prop::sample::select(vec!["plain", "packed"]);
+    let text = (x, 1u32..4, values)
+        .prop_map(|(x, kib, values)| format!("blocked({x}:{kib},values:{values})"));
+    text.boxed()
+}
 
 const WINDOWS: BlockedPlan = BlockedPlan { x: Block::Windows, kib: KIB, packed: false };
 const HOT: BlockedPlan = BlockedPlan { x: Block::Hot, kib: KIB, packed: false };
@@ -269,7 +280,7 @@ fn what_is_told_is_about_what_is_packed() {
 fn candidates_are_for_gpus_and_what_blocks_help() {
     let candidates = |spec: &str, on| {
         let analysis = Analysis::of(generated::<f32>(spec).view());
-        Blocked::candidates(&analysis, &Weights::default(), on)
+        Blocked::candidates(&analysis, None, on)
             .iter()
             .map(BlockedPlan::to_string)
             .collect::<Vec<_>>()
