@@ -90,7 +90,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         // Help and the version are results.
         Err(help) if !help.use_stderr() => return print_help(&help),
         Err(usage) => {
-            // The exit code tells it where nothing can be printed.
+            // If nothing can be printed, the exit code reports the error.
             let _ = usage.print();
             return USAGE;
         }

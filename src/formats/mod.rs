@@ -117,7 +117,7 @@ pub(crate) trait Format: 'static {
         None
     }
 
-    /// Reason why the format cannot hold the matrix under the plan, if an analysis tells.
+    /// Reason why the format cannot hold the matrix under the plan, if an analysis shows it.
     /// [`Format::work`] is then a lower bound, and packing is [`Error::PlanLimit`].
     fn refusal(_: &Self::Plan, _: &Analysis) -> Option<String> {
         None
@@ -158,7 +158,7 @@ pub(crate) trait Format: 'static {
     }
 
     /// Time of an SpMV on an H200, in µs: an estimate from exact quantities, bytes, rows,
-    /// slots and the longest chain of one thread. It tells which plans are not candidates
+    /// slots and the longest chain of one thread. It excludes plans from the candidates
     /// (`tuning::bounds`), and is fitted with `csr(balanced)` to the same matrices.
     fn estimate_us(plan: &Self::Plan, analysis: &Analysis, work: &Work) -> f64;
 

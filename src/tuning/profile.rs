@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn fits_are_told_apart() {
+    fn fits_are_distinguished() {
         let h200 = Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
         let here = DeviceSpec { ..h200.device.clone() };
         let current = Profile { kernels: here.kernels().to_owned(), ..h200.clone() };

@@ -250,7 +250,7 @@ fn windows_beyond_shared_memory() {
 }
 
 #[test]
-fn what_is_told_is_about_what_is_packed() {
+fn stated_work_is_close_to_the_packed_matrix() {
     for spec in [
         "lognormal,rows=150k",
         "lp,rows=400",
