@@ -3,6 +3,9 @@
 //! A library, so that packages for other languages can bring the program along; [`run`] is all of
 //! it.
 
+#[macro_use]
+mod scalars;
+
 mod analyze;
 mod apply;
 mod bench;

@@ -49,9 +49,8 @@ pub(super) struct AnalyzeArgs {
 
 pub(super) fn run(args: &AnalyzeArgs, console: &Console) -> Result<()> {
     let mut page = args.report.begin("Analysis")?;
-    args.matrices.for_each(console, |source| match args.choice.dtype {
-        ScalarKind::F32 => analyze::<f32>(args, source, page.as_mut(), console),
-        ScalarKind::F64 => analyze::<f64>(args, source, page.as_mut(), console),
+    args.matrices.for_each(console, |source| {
+        by_scalar!(args.choice.dtype, analyze(args, source, page.as_mut(), console))
     })?;
     args.report.finish(page, console)
 }

@@ -109,10 +109,7 @@ pub(super) fn run(args: &BenchArgs, console: &Console) -> Result<()> {
                 console.print(&report.table())
             }
             Some(measured) if measured != number => Ok(()),
-            Some(_) => match args.choice.dtype {
-                ScalarKind::F32 => measure::<f32>(&args.choice, source, console),
-                ScalarKind::F64 => measure::<f64>(&args.choice, source, console),
-            },
+            Some(_) => by_scalar!(args.choice.dtype, measure(&args.choice, source, console)),
         }
     })
 }
