@@ -50,7 +50,8 @@ impl DistributedBuilder {
     }
 
     /// Sets the part of every row, from 0. The bits of sums, and therefore of solutions, then
-    /// depend on the partition. By default parts are consecutive rows with about equally many entries.
+    /// depend on the partition. By default parts are consecutive rows with about equally many
+    /// entries.
     #[must_use]
     pub fn partition(mut self, part_of_row: Vec<u32>) -> Self {
         self.part_of_row = Some(part_of_row);
