@@ -54,7 +54,7 @@ pub(crate) use work::{
     STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
 };
 
-use crate::analysis::{Analysis, Probes, RowStats};
+use crate::analysis::{Analysis, Probes, RowStats, Structure};
 use crate::device::{DeviceSpec, Gpu, Ptr, Queue, Residency, Scaling};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind, memory};
@@ -99,6 +99,10 @@ pub(crate) trait Format: 'static {
 
     /// Adds what the format measures of a matrix itself, for its candidates and their work.
     fn probe<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &mut Probes) {}
+
+    /// Adds what the format measures only with knowledge of the columns and values.
+    fn probe_structured<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &Structure, _: &mut Probes) {
+    }
 
     /// Candidate plans for a matrix on a kind of device, with thresholds by the costs.
     fn candidates(analysis: &Analysis, costs: Costs<'_>, on: Target) -> Vec<Self::Plan>;

@@ -190,11 +190,13 @@ macro_rules! registry {
 
         /// Measures a matrix for every choice.
         pub(crate) fn analyze<T: Scalar>(a: CsrView<'_, T>) -> Analysis {
-            Analysis::with_probes(a, |a, rows| {
-                let mut probes = Probes::default();
-                $($module::$Format::probe(a, rows, &mut probes);)+
-                probes
-            })
+            let probe = |rows: &RowStats, probes: &mut Probes| {
+                $($module::$Format::probe(a, rows, probes);)+
+            };
+            let probe_structured = |rows: &RowStats, structure: &Structure, probes: &mut Probes| {
+                $($module::$Format::probe_structured(a, rows, structure, probes);)+
+            };
+            Analysis::with_probes(a, &probe, &probe_structured)
         }
 
         impl Display for Plan {

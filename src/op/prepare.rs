@@ -49,7 +49,7 @@ impl SparseOpBuilder {
             let mut decision = self.decide_on(device, analysis, T::KIND)?;
             let entry = self.store_entry(a, analysis, &spec, &mut decision);
             if let Some(entry) = &entry {
-                entry.recall(&mut decision, analysis, &spec);
+                entry.load(&mut decision, analysis, &spec);
             }
             span.record("plan", display(&decision.plan));
             span.record("candidates", decision.candidates.len());
@@ -67,7 +67,7 @@ impl SparseOpBuilder {
             {
                 ready = Some(self.calibrate(device, source, analysis, &mut decision)?);
                 if let Some(entry) = entry {
-                    entry.keep(&mut decision, &spec);
+                    entry.save(&mut decision, &spec);
                 }
             }
             _ => {}
@@ -208,7 +208,7 @@ impl SparseOpBuilder {
 impl StoreEntry {
     /// Loads the stored plan, if there is one that may be chosen now. The outcome is recorded in
     /// the decision.
-    fn recall(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
+    fn load(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
         let found = self.store.find(&self.key, spec).and_then(|entry| {
             match decision.objection(&entry.timing_run.winner, analysis, spec) {
                 Some(objection) => {
@@ -227,7 +227,7 @@ impl StoreEntry {
     }
 
     /// Stores the result of a timing run. The outcome is recorded in the decision.
-    fn keep(self, decision: &mut Decision, spec: &DeviceSpec) {
+    fn save(self, decision: &mut Decision, spec: &DeviceSpec) {
         let Some(timing_run) = decision.timing_run().cloned() else { return };
         let kept = self.store.keep(&StoredDecision::now(self.key, spec, timing_run));
         let now = match kept {

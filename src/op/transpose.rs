@@ -151,15 +151,15 @@ impl<T: Scalar> Transposition<T> {
     /// Decides and packs, on the device of `op` and within the rest of its memory limit.
     fn make(self, op: &SparseOp<T>) -> Result<Transposed<T>, Error> {
         let Self::Other(transposed) = self else { return Ok(Transposed::Same) };
-        let builder = op.settings_for_another().build(&transposed)?;
+        let builder = op.auxiliary_builder().build(&transposed)?;
         Ok(Transposed::Own(Box::new(builder)))
     }
 }
 
 impl<T: Scalar> SparseOp<T> {
-    /// Settings for an additional packing on the operator's device, within the rest of its memory
+    /// Builder of an auxiliary packing on the operator's device, within the rest of its memory
     /// limit.
-    pub(super) fn settings_for_another(&self) -> SparseOpBuilder {
+    pub(super) fn auxiliary_builder(&self) -> SparseOpBuilder {
         let memory_limit =
             self.settings.memory_limit.map(|limit| limit.saturating_sub(self.memory_bytes()));
         let device = Some(self.device.clone());

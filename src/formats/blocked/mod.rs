@@ -44,7 +44,9 @@ mod constants;
 mod cpu;
 mod cuda;
 mod pack;
+mod panel;
 mod plan;
+mod probe;
 
 pub use plan::{Block, BlockedPlan};
 
@@ -53,7 +55,7 @@ use super::{
     Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work, megabytes,
     vector_bytes,
 };
-use crate::analysis::{Analysis, Blocks};
+use crate::analysis::{Analysis, Probes, RowStats, Structure};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{filled, try_copied, try_zeroed};
@@ -61,6 +63,7 @@ use crate::order;
 use crate::{Error, Scalar, ScalarKind};
 use constants::{BATCHES, LANE};
 use plan::KIB;
+use probe::{Blocking, Blocks};
 use std::ops::{Range, RangeInclusive};
 
 /// The cache-blocked format.
@@ -96,6 +99,17 @@ impl Format for Blocked {
         BlockedPlan::parse(args)
     }
 
+    fn probe_structured<T: Scalar>(
+        a: CsrView<'_, T>,
+        rows: &RowStats,
+        structure: &Structure,
+        probes: &mut Probes,
+    ) {
+        if let Some(blocking) = Blocking::new(a.columns(), rows, structure) {
+            probes.add(blocking);
+        }
+    }
+
     fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<BlockedPlan> {
         /// Runs per entry beyond which writing and adding them costs more than gathers do.
         const RUNS: f64 = 0.2;
@@ -107,7 +121,7 @@ impl Format for Blocked {
         /// Number of entries below which smaller windows are candidates too: every multiprocessor
         /// loads windows, however few entries it has.
         const FEW: u64 = 1 << 23;
-        let Some(blocking) = analysis.blocking else { return Vec::new() };
+        let Some(blocking) = Blocking::of(analysis) else { return Vec::new() };
         if on != Target::Gpu || analysis.rows.max > LONGEST {
             return Vec::new();
         }
@@ -137,7 +151,7 @@ impl Format for Blocked {
         let value = if plan.packed && is_equal(analysis) { 0 } else { size };
         let flags = slots / LANE as u64 * 2;
         let tables = 4 * (runs + pieces + 2) + 12 * estimate.tiles + 8 * estimate.split_rows;
-        let sorted = analysis.blocking.is_none_or(|blocking| blocking.sorted);
+        let sorted = Blocking::of(analysis).is_none_or(|blocking| blocking.sorted);
         let order = if sorted { 0 } else { 4 * analysis.rows.nnz };
         let wide = far * PIECE as u64;
         Work {
@@ -200,8 +214,7 @@ impl Estimate {
     fn new(plan: &BlockedPlan, analysis: &Analysis, scalar: ScalarKind) -> Self {
         let rows = &analysis.rows;
         let columns = plan.columns(scalar);
-        let blocks = analysis
-            .blocking
+        let blocks = Blocking::of(analysis)
             .map_or_else(|| Self::unmeasured(analysis, columns), |b| b.with(columns));
         let full = rows.nrows as u64 - rows.empty_rows;
         match plan.x {

@@ -268,8 +268,11 @@ fn stated_work_is_close_to_the_packed_matrix() {
                 estimated.matrix_bytes as f64 / packed.matrix_bytes() as f64,
                 estimated.groups as f64 / runs as f64,
             );
-            let close =
-                if analysis.blocking.is_some() && plan.kib == KIB { 0.85..1.25 } else { 0.5..4.0 };
+            let close = if Blocking::of(&analysis).is_some() && plan.kib == KIB {
+                0.85..1.25
+            } else {
+                0.5..4.0
+            };
             assert!(close.contains(&bytes), "{spec}, blocked{plan}: {bytes} of the bytes");
             assert!((0.5..4.0).contains(&runs), "{spec}, blocked{plan}: {runs} of the runs");
         }

@@ -348,6 +348,14 @@ mod tests {
     }
 
     #[test]
+    fn an_analysis_has_the_slices_of_all_candidates() {
+        let analysis = Analysis::of(chapter::matrix::<f32>().view());
+        for (c, sigma) in CANDIDATES.into_iter().chain(GPU_CANDIDATES) {
+            assert!(analysis.slices.with(c, sigma).is_some(), "{c}, {sigma}");
+        }
+    }
+
+    #[test]
     fn unsorted_with_a_slice_that_is_not_full() {
         let plan = SellPlan { c: 3, sigma: 1 };
         let packed = HostSell::new(plan, chapter::matrix::<f32>().view()).unwrap();
