@@ -115,8 +115,8 @@ impl<T: Scalar> HostTail<T> {
         y: Ptr<T>,
     ) -> Result<(), Error> {
         let queue = &buffers.queue;
-        // SAFETY: `x` has as many elements, by the caller's promise; the buffers are used by nothing
-        // else until the end of the wait.
+        // SAFETY: `x` has as many elements, by the caller's promise; nothing else uses the buffers
+        // until the end of the wait.
         unsafe { queue.copy_out(buffers.x.as_mut_slice(), x)? };
         queue.synchronize()?;
         first(queue)?;
