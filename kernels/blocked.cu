@@ -124,7 +124,7 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
     // The load of the first target overlaps with the additions.
     const u32 *mine = targets + (u64(run) + before);
     u32 first_target = ends != 0 ? mine[0] : 0;
-    T carried = open.spread ? lanes_sum(open.sum, WARP) : __shfl_sync(ALL_LANES, open.sum, WARP - 1);
+    T carried = open.spread ? subwarp_sum(open.sum, WARP) : __shfl_sync(ALL_LANES, open.sum, WARP - 1);
     T sum = lane == 0 ? carried : T(0), first = 0;
     u32 count = 0;
 #pragma unroll
@@ -272,7 +272,7 @@ __device__ __forceinline__ void add_parts(const u32 *rows, const u32 *ptr, u32 c
 #pragma unroll 4
         for (u32 k = begin + lane % LANES; k < end; k += LANES) sum += parts[k];
     }
-    sum = lanes_sum(sum, LANES);
+    sum = subwarp_sum(sum, LANES);
     if (i < count && lane % LANES == 0 && !is_long) y[rows[i]] = sum;
     for (u32 left = __ballot_sync(ALL_LANES, is_long && lane % LANES == 0); left != 0; left &= left - 1) {
         u32 source = WARP - 1 - __clz(left & (0 - left));
@@ -280,7 +280,7 @@ __device__ __forceinline__ void add_parts(const u32 *rows, const u32 *ptr, u32 c
         T total = 0;
 #pragma unroll 4
         for (u32 k = __shfl_sync(ALL_LANES, begin, source) + lane; k < stop; k += WARP) total += parts[k];
-        total = lanes_sum(total, WARP);
+        total = subwarp_sum(total, WARP);
         if (lane == source) y[rows[i]] = total;
     }
 }

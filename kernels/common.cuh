@@ -174,7 +174,7 @@ __device__ __forceinline__ void put(const Scaled<T> &out, u64 row, T sum) {
 
 // x and its length.
 template <typename T>
-struct Factors {
+struct XView {
     const T *x;
     u32 ncols;
 };
@@ -182,7 +182,7 @@ struct Factors {
 // `sum` plus the products of N slots, the u-th at `at(u)`. If GUARDED, slots may be padding, which
 // is not multiplied.
 template <bool IN_L2, u32 N, bool GUARDED, typename T, typename At>
-__device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
+__device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, XView<T> x, At at) {
     u32 col[N];
     T value[N], factor[N];
 #pragma unroll
@@ -221,7 +221,7 @@ __device__ __forceinline__ T add_wanted(T sum, const u32 *cols, const T *values,
 // `sum` plus the products of the first `count` <= N slots, which may be padding. Fast if `count` is
 // uniform across the warp.
 template <bool IN_L2, u32 N, typename T, typename At>
-__device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T *values, Factors<T> x, At at) {
+__device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T *values, XView<T> x, At at) {
     if constexpr (N == 0) {
         return sum;
     } else {
@@ -233,7 +233,7 @@ __device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T
 // Sum of `width` slots of one row from `at` on, with stride `stride`. The first `full` hold
 // entries, the others may be padding. Fast if both are uniform across the warp.
 template <bool IN_L2, typename T>
-__device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, Factors<T> x, u64 at, u64 stride, u64 full, u64 width) {
+__device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, XView<T> x, u64 at, u64 stride, u64 full, u64 width) {
     T sum = 0;
     u64 k = 0;
 #pragma unroll 1
@@ -261,7 +261,7 @@ __device__ __forceinline__ T sum_entries(const u32 *cols, const T *values, const
 // Sum over each group of `lanes` lanes, a power of two. Every lane of the warp takes part and gets
 // the sum of its group.
 template <typename T>
-__device__ __forceinline__ T lanes_sum(T sum, u32 lanes) {
+__device__ __forceinline__ T subwarp_sum(T sum, u32 lanes) {
 #pragma unroll
     for (u32 apart = WARP / 2; apart > 0; apart /= 2)
         if (apart < lanes) sum += __shfl_xor_sync(ALL_LANES, sum, apart);
@@ -356,7 +356,7 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
 #pragma unroll 4
             for (k += lane; k < stop; k += lanes) sum += product(k);
         }
-        sum = lanes_sum(sum, lanes);
+        sum = subwarp_sum(sum, lanes);
         if (i <= ends && lane == 0) {
             if (is_long) long_segments[atomicAdd(&long_count, 1)] = i;
             else store(i, sum);
@@ -370,7 +370,7 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
         T sum = 0;
 #pragma unroll 4
         for (u32 k = segment_begin(i) + threadIdx.x % WARP; k < stop; k += WARP) sum += product(k);
-        sum = lanes_sum(sum, WARP);
+        sum = subwarp_sum(sum, WARP);
         if (threadIdx.x % WARP == 0) store(i, sum);
     }
 }
@@ -379,7 +379,7 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
 // order. `open` is the sum behind the last row end of the run, or of the whole run if no row ends
 // in it. Returns the sum of previous runs for the row with which the run begins.
 template <u32 THREADS, typename T>
-__device__ __forceinline__ T open_before(T open, bool has_end) {
+__device__ __forceinline__ T block_segmented_carry(T open, bool has_end) {
     __shared__ T warp_open[THREADS / WARP];
     __shared__ bool warp_ended[THREADS / WARP];
     // Segmented scan over the warp. Segments begin at lanes with an end.
@@ -466,7 +466,7 @@ __device__ void add_carries(const u32 *rows, const T *carries, u64 base, u64 cou
         T sum = 0;
 #pragma unroll 4
         for (u64 i = first + threadIdx.x; i < end; i += BLOCK) sum += __ldcg(carries + i);
-        sum = lanes_sum(sum, WARP);
+        sum = subwarp_sum(sum, WARP);
         if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
         __syncthreads();
         if (threadIdx.x == 0) {

@@ -87,7 +87,7 @@ __device__ __forceinline__ void segments(const u32 *__restrict__ rows, const u32
         here = next;
     }
 
-    T before = open_before<BLOCK>(open, first_end != NONE);
+    T before = block_segmented_carry<BLOCK>(open, first_end != NONE);
     if (first_end != NONE) put(first_end, before + first_sum);
     if (threadIdx.x == BLOCK - 1) {
         carries[blockIdx.x] = first_end == NONE ? before + open : open;

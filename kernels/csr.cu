@@ -32,7 +32,7 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
     by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
         sum = sum_entries<decltype(in_l2)::value, LANE_ENTRIES>(cols, values, x, at, W, count);
     });
-    sum = lanes_sum(sum, W);
+    sum = subwarp_sum(sum, W);
     if (row < nrows && lane == 0) put(y, row, sum);
 }
 
@@ -121,7 +121,7 @@ __device__ __forceinline__ void add_parts(ChunkOutput<T> sums, u64 *parts, u32 f
             receive_part(parts + chunk * PART_WORDS<T>, part);
             sum += part;
         }
-        return lanes_sum(sum, WARP);
+        return subwarp_sum(sum, WARP);
     };
     // The part of this chunk is in shared memory.
     __syncthreads();
@@ -152,7 +152,7 @@ __device__ __forceinline__ void sum_by_block(const T (&product)[RUN], u32 begin,
 #pragma unroll
         for (u32 u = 0; u < RUN; ++u)
             if (at(u) >= from && at(u) < to) sum += product[u];
-        sum = lanes_sum(sum, WARP);
+        sum = subwarp_sum(sum, WARP);
         if (threadIdx.x % WARP == 0) warp_sums[i][threadIdx.x / WARP] = sum;
     }
     __syncthreads();
@@ -192,7 +192,7 @@ __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end
             open = 0;
         }
     }
-    T before = open_before<BLOCK>(open, first_end != 0);
+    T before = block_segmented_carry<BLOCK>(open, first_end != 0);
     if (first_end != 0) sums.put_segment(first_end - 1, before + first_sum);
     if (threadIdx.x == BLOCK - 1) sums.put_segment(sums.ends, first_end == 0 ? before + open : open);
 }

@@ -19,7 +19,7 @@ struct Diagonals {
 // `sum` plus the products of N slots from diagonal `k` on. Slots without an entry are not
 // multiplied; they load x at some column.
 template <bool IN_L2, u32 N, typename T>
-__device__ __forceinline__ T add_diagonals(T sum, const Diagonals<T> &a, Factors<T> x, u32 k) {
+__device__ __forceinline__ T add_diagonals(T sum, const Diagonals<T> &a, XView<T> x, u32 k) {
     u32 mask[N];
     T value[N], factor[N];
 #pragma unroll
@@ -37,7 +37,7 @@ __device__ __forceinline__ T add_diagonals(T sum, const Diagonals<T> &a, Factors
 
 // `sum` plus the products of the last `count` <= N slots, from diagonal `k` on.
 template <bool IN_L2, u32 N, typename T>
-__device__ __forceinline__ T add_last(u32 count, T sum, const Diagonals<T> &a, Factors<T> x, u32 k) {
+__device__ __forceinline__ T add_last(u32 count, T sum, const Diagonals<T> &a, XView<T> x, u32 k) {
     if constexpr (N == 0) {
         return sum;
     } else {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void slices(const i64 *__restrict__ offsets, const u3
     u64 start = row - lane;
     u32 stride = u32(min(nrows - start, u64(WARP)));
     Diagonals<T> a{offsets, masks + start / WARP * count, values + start * count + lane, row, lane, stride};
-    Factors<T> factors{x, ncols};
+    XView<T> factors{x, ncols};
     T sum = 0;
     u32 k = 0;
 #pragma unroll 1

@@ -9,7 +9,7 @@ template <bool IN_L2, typename T>
 __device__ __forceinline__ void rows_padded(const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows, u32 ncols,
                                             u32 full, u32 width, const T *__restrict__ x, OUT(T) y) {
     u64 row = thread_id();
-    if (row < nrows) put(y, row, sum_slots<IN_L2>(cols, values, Factors<T>{x, ncols}, row, nrows, full, width));
+    if (row < nrows) put(y, row, sum_slots<IN_L2>(cols, values, XView<T>{x, ncols}, row, nrows, full, width));
 }
 
 // One thread per row, with the length of each row: padding is not even read.

@@ -11,7 +11,7 @@ struct Section {
 
 // Sum of the i-th sorted row, which is in section `s`.
 template <bool IN_L2, typename T>
-__device__ __forceinline__ T section_sum(const Section &s, u64 i, const u32 *cols, const T *values, Factors<T> x) {
+__device__ __forceinline__ T section_sum(const Section &s, u64 i, const u32 *cols, const T *values, XView<T> x) {
     return sum_slots<IN_L2>(cols, values, x, s.start + (i - s.first_row), s.rows, s.full, s.width);
 }
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void all_sections(const Section *__restrict__ section
         else beyond = middle;
     }
     while (i >= sections[found].first_row + sections[found].rows) ++found;
-    put(y, row, section_sum<IN_L2>(sections[found], i, cols, values, Factors<T>{x, ncols}));
+    put(y, row, section_sum<IN_L2>(sections[found], i, cols, values, XView<T>{x, ncols}));
 }
 
 // A single section.
@@ -46,7 +46,7 @@ __device__ __forceinline__ void one_section(Section s, const u32 *__restrict__ p
     u64 i = s.first_row + thread_id();
     if (i >= s.first_row + s.rows) return;
     u32 row = fetch<IN_L2>(perm + i);
-    put(y, row, section_sum<IN_L2>(s, i, cols, values, Factors<T>{x, ncols}));
+    put(y, row, section_sum<IN_L2>(s, i, cols, values, XView<T>{x, ncols}));
 }
 
 // Unpadded diagonals, with one thread per sorted row, which has an entry in every diagonal that is

@@ -159,7 +159,7 @@ KERNEL(pack_sort_place)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32
 constexpr u32 LONG_TILE = SCANNED * BLOCK;
 
 // Number of long rows, of their pieces and of their entries among the rows of a thread.
-struct Apart {
+struct LongRowCounts {
     u64 rows = 0;
     u64 pieces = 0;
     u64 entries = 0;
@@ -173,7 +173,7 @@ struct Apart {
 
 // Calls `visit(row, length)` for the long rows of this thread.
 template <typename Visit>
-__device__ __forceinline__ void visit_apart(const Rows &rows, Visit visit) {
+__device__ __forceinline__ void visit_long_rows(const Rows &rows, Visit visit) {
     for (u32 k = 0; k < SCANNED; ++k) {
         u64 row = u64(blockIdx.x) * LONG_TILE + threadIdx.x * SCANNED + k;
         if (row >= rows.count) return;
@@ -184,8 +184,8 @@ __device__ __forceinline__ void visit_apart(const Rows &rows, Visit visit) {
 
 // Number of long rows, pieces and entries of every tile: three arrays of one number per block.
 KERNEL(pack_long_count)(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
-    Apart own;
-    visit_apart({row_ptr, nullptr, nrows, limit}, [&](u32, u64 len) { own.add(len); });
+    LongRowCounts own;
+    visit_long_rows({row_ptr, nullptr, nrows, limit}, [&](u32, u64 len) { own.add(len); });
     u64 all[] = {block_scan(own.rows).all, block_scan(own.pieces).all, block_scan(own.entries).all};
     if (threadIdx.x < 3) sums[threadIdx.x * gridDim.x + blockIdx.x] = threadIdx.x == 0 ? all[0] : threadIdx.x == 1 ? all[1] : all[2];
 }
@@ -193,13 +193,13 @@ KERNEL(pack_long_count)(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
 // Number, first piece and first entry of every long row. `sums` are the prefix sums over the tiles.
 KERNEL(pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums, u32 *long_rows, u32 *firsts, u64 *begins) {
     Rows rows{row_ptr, nullptr, nrows, limit};
-    Apart own;
-    visit_apart(rows, [&](u32, u64 len) { own.add(len); });
-    Apart before;
+    LongRowCounts own;
+    visit_long_rows(rows, [&](u32, u64 len) { own.add(len); });
+    LongRowCounts before;
     before.rows = sums[blockIdx.x] + block_scan(own.rows).own;
     before.pieces = sums[gridDim.x + blockIdx.x] + block_scan(own.pieces).own;
     before.entries = sums[2 * gridDim.x + blockIdx.x] + block_scan(own.entries).own;
-    visit_apart(rows, [&](u32 row, u64 len) {
+    visit_long_rows(rows, [&](u32 row, u64 len) {
         long_rows[before.rows] = row;
         firsts[before.rows] = u32(before.pieces);
         begins[before.rows] = before.entries;

@@ -103,7 +103,7 @@ struct Survey {
 // src/formats/psell/index.rs.
 __device__ __forceinline__ uint4 relative(const Lane &own, const Columns &columns) {
     u32 longest = lanes_max(own.len), shortest = lanes_min(own.len);
-    u32 entries = lanes_sum(own.len, WARP);
+    u32 entries = subwarp_sum(own.len, WARP);
     u32 first = min(columns.first, columns.last);
     u32 run = columns.flags & THREES ? 3 : columns.flags & TWOS ? 2 : 1;
     // The largest index is that of the first column of a run.

@@ -209,7 +209,7 @@ KERNEL(pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 l
     }
     Lane own(Rows{row_ptr, nullptr, nrows, limit}, part.slice);
     Lane some = slots_of_part(own, col_idx + own.begin, part.number);
-    put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * UNIT, lanes_sum(full, WARP), lanes_sum(partial, WARP));
+    put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * UNIT, subwarp_sum(full, WARP), subwarp_sum(partial, WARP));
 }
 
 // Writes the values of a slice, and its index if it is relative. `group` is the binary logarithm of
@@ -232,7 +232,7 @@ __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u
         if (WIDE) {
             from = min(to, part.number * (PART / shape.run));
             to = min(to, from + PART / shape.run);
-            single = lanes_sum(min(own.len / shape.run, max(from, shape.full)), WARP);
+            single = subwarp_sum(min(own.len / shape.run, max(from, shape.full)), WARP);
         }
         put_relative(own, cols, values, shape, header.z, at, group, first, sink, from, to, single);
     } else {
@@ -240,7 +240,7 @@ __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u
         if (WIDE) {
             from = cut_slots(own, cols, shape, at, part.number, from, to);
             to = cut_slots(own, cols, shape, at, part.number + 1, Cut{0, 0, 0}, to);
-            single += lanes_sum(from.next, WARP) - from.full * WARP;
+            single += subwarp_sum(from.next, WARP) - from.full * WARP;
         }
         if (!put_diagonal(own, cols, values, shape, at, group, first, sink, from, to, single)) found[FOUND_WRONG] = 1;
     }

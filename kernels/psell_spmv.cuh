@@ -170,10 +170,10 @@ struct Constant {
 
 // Calls `step(left, k)` with `left` <= N as a constant.
 template <u32 N, typename Step>
-__device__ __forceinline__ void rest_at_once(u32 left, u32 k, Step &step) {
+__device__ __forceinline__ void unrolled_remainder(u32 left, u32 k, Step &step) {
     if constexpr (N > 0) {
         if (left == N) step(Constant<N>{}, k);
-        else rest_at_once<N - 1>(left, k, step);
+        else unrolled_remainder<N - 1>(left, k, step);
     }
 }
 
@@ -184,7 +184,7 @@ __device__ __forceinline__ void in_batches(u32 count, Step step) {
     u32 k = 0;
 #pragma unroll 1
     for (; k + N <= count; k += N) step(Constant<N>{}, k);
-    rest_at_once<N - 1>(count - k, k, step);
+    unrolled_remainder<N - 1>(count - k, k, step);
 }
 
 // Number of masked slots that are processed together. Each has a mask and a position of its own.
@@ -225,7 +225,7 @@ struct SliceSteps {
 __device__ __forceinline__ u32 entries_before(const u32 *masks, u32 steps, u32 lane) {
     u32 count = 0;
     for (u32 k = lane; k < steps; k += WARP) count += __popc(__ldg(masks + k));
-    return steps == 0 ? 0 : lanes_sum(count, WARP);
+    return steps == 0 ? 0 : subwarp_sum(count, WARP);
 }
 
 // Sum of a lane over some slots of a diagonal slice. `x` points to the element of the lane's own row.
@@ -387,7 +387,7 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
         for (u32 u = 0; u < LONG_ENTRIES; ++u)
             if (k + u * WARP < piece.count) sum += value[u] * factor[u];
     }
-    sum = lanes_sum(sum, WARP);
+    sum = subwarp_sum(sum, WARP);
     if (piece.pieces > 1) {
         u32 before = 0;
         if (lane == 0) {
@@ -400,7 +400,7 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
         sum = 0;
 #pragma unroll 4
         for (u32 i = lane; i < piece.pieces; i += WARP) sum += __ldcg(rows.sums + piece.first + i);
-        sum = lanes_sum(sum, WARP);
+        sum = subwarp_sum(sum, WARP);
     }
     if (lane == 0) put(y, piece.row, sum);
 }

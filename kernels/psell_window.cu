@@ -196,7 +196,7 @@ struct Word {
         u32 odd = place >> 16 & 1, parts = place >> 16 & 0x7FFF, at = from + (place & 0xFFFF);
         at = min(at, at - half);
         u32 first = parts * part + at * bytes, second = (parts ^ 1) * part + (at + odd) * bytes;
-        if (lane < full) reinterpret_cast<uint2 *>(table)[lane] = {first | (place & CHAINED), second};
+        if (lane < full) reinterpret_cast<uint2 *>(table)[lane] = {first | (place & REUSES_COLUMN), second};
         if (width == full) return;
         u32 count = __popc(mask), before = count;
 #pragma unroll

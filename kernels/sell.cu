@@ -19,7 +19,7 @@ __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const 
     u64 begin = __ldg(slice_ptr + slice);
     u64 width = (__ldg(slice_ptr + slice + 1) - begin) / lanes;
     u32 row = perm ? fetch<IN_L2>(perm + i) : u32(i);
-    put(y, row, sum_slots<IN_L2>(cols, values, Factors<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
+    put(y, row, sum_slots<IN_L2>(cols, values, XView<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
 }
 
 // Number of slots of a row that a thread loads together if there are few rows: the loads in flight
@@ -39,7 +39,7 @@ __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, c
     u64 begin = __ldg(slice_ptr + slice);
     u64 width = (__ldg(slice_ptr + slice + 1) - begin) / WARP;
     u64 at = begin + u32(i) % WARP;
-    Factors<T> factors{x, ncols};
+    XView<T> factors{x, ncols};
     T sum = 0;
     u64 k = 0;
 #pragma unroll 1

@@ -15,7 +15,7 @@ enum Op : u32 { ADD, SUB, MUL, DIV, SQRT, PUSH, STOP_AT_MOST, STOP_UNLESS_ABOVE,
 
 // Term of a sum for `out`, an element of the result: none, its product with itself, with another
 // vector or with its scaled self, or its absolute change.
-enum Partner : u32 { NOBODY, ITSELF, OTHER, SCALED, CHANGE };
+enum Partner : u32 { NO_PARTNER, ITSELF, OTHER, SCALED, CHANGE };
 
 // Encoding of a coefficient's register: 16 bits, the highest of them the sign. ABSENT means none.
 constexpr u32 NEGATIVE = 0x8000;
@@ -31,8 +31,8 @@ struct Shape {
     __device__ u32 sums() const { return u32(bits >> 32); }
 };
 
-// Registers, and the memory needed to fill them.
-struct Machine {
+// Registers, and the memory of the sums and programs that fill them.
+struct ScalarRegisters {
     double *registers;
     double *partials;
     u32 *arrivals;
@@ -58,7 +58,7 @@ __device__ __forceinline__ T coefficient(const double *registers, u64 coefficien
 // Sum over the block, in every thread.
 __device__ __forceinline__ double block_sum(double sum) {
     __shared__ double warp_sums[WARPS];
-    sum = lanes_sum(sum, WARP);
+    sum = subwarp_sum(sum, WARP);
     // Protects the results of an earlier call.
     __syncthreads();
     if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
@@ -70,7 +70,7 @@ __device__ __forceinline__ double block_sum(double sum) {
 }
 
 // Runs a program in one thread, which reads from `window` and writes to `window` and `registers`.
-__device__ __forceinline__ void run_program(const u64 *code, u32 len, double *window, double *registers) {
+__device__ __forceinline__ void run_scalar_program(const u64 *code, u32 len, double *window, double *registers) {
     for (u32 i = 0; i < len; ++i) {
         u64 word = code[i];
         u32 to = u32(word >> 16) & 0xFFFF;
@@ -100,34 +100,34 @@ __device__ __forceinline__ void run_program(const u64 *code, u32 len, double *wi
 
 // Completes the sums: the last block to arrive adds the sums of all blocks in a fixed order and
 // runs the program.
-__device__ __forceinline__ void finish(double first, double second, Machine machine, Shape shape) {
+__device__ __forceinline__ void finish(double first, double second, ScalarRegisters state, Shape shape) {
     __shared__ double window[WINDOW];
     __shared__ u64 code[MAX_CODE];
     first = block_sum(first);
     second = block_sum(second);
     if (threadIdx.x == 0) {
-        machine.partials[2 * blockIdx.x] = first;
-        machine.partials[2 * blockIdx.x + 1] = second;
+        state.partials[2 * blockIdx.x] = first;
+        state.partials[2 * blockIdx.x + 1] = second;
     }
-    if (!is_last_block(machine.arrivals)) return;
+    if (!is_last_block(state.arrivals)) return;
     first = 0, second = 0;
     for (u32 b = threadIdx.x; b < gridDim.x; b += BLOCK) {
-        first += __ldcg(machine.partials + 2 * b);
-        second += __ldcg(machine.partials + 2 * b + 1);
+        first += __ldcg(state.partials + 2 * b);
+        second += __ldcg(state.partials + 2 * b + 1);
     }
-    if (threadIdx.x < WINDOW) window[threadIdx.x] = __ldcg(machine.registers + threadIdx.x);
-    if (threadIdx.x < shape.code_len()) code[threadIdx.x] = machine.code[threadIdx.x];
+    if (threadIdx.x < WINDOW) window[threadIdx.x] = __ldcg(state.registers + threadIdx.x);
+    if (threadIdx.x < shape.code_len()) code[threadIdx.x] = state.code[threadIdx.x];
     first = block_sum(first);
     second = block_sum(second);
     if (threadIdx.x != 0) return;
     u32 at = shape.sums();
-    machine.registers[at] = first;
+    state.registers[at] = first;
     if (at < WINDOW) window[at] = first;
-    if (shape.second() != NOBODY) {
-        machine.registers[at + 1] = second;
+    if (shape.second() != NO_PARTNER) {
+        state.registers[at + 1] = second;
         if (at + 1 < WINDOW) window[at + 1] = second;
     }
-    run_program(code, shape.code_len(), window, machine.registers);
+    run_scalar_program(code, shape.code_len(), window, state.registers);
 }
 
 // Elements that are loaded and stored together.
@@ -196,8 +196,8 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
 // Σ a b and Σ a c. If b is null, the first sum is Σ a.
 template <typename T>
 __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, u64 n, u64 packs,
-                                     Machine machine, Shape shape) {
-    if (is_stopped(machine.registers, shape)) return;
+                                     ScalarRegisters state, Shape shape) {
+    if (is_stopped(state.registers, shape)) return;
     double first = 0, second = 0;
     const T *const from[3] = {a, b, c};
     T *const to[1] = {nullptr};
@@ -205,7 +205,7 @@ __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restric
         first += double(in[0]) * (b != nullptr ? double(in[1]) : 1.0);
         second += double(in[0]) * double(in[2]);
     });
-    finish(first, second, machine, shape);
+    finish(first, second, state, shape);
 }
 
 // Contribution of an element of the result, whose old value is `before`, to a sum.
@@ -220,11 +220,11 @@ __device__ __forceinline__ double share(Partner partner, T out, T before, T othe
 // result.
 template <typename T>
 __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u, const T *__restrict__ v, const T *__restrict__ d,
-                                        const T *__restrict__ w, u64 n, u64 packs, u64 coefficients, Machine machine, Shape shape,
+                                        const T *__restrict__ w, u64 n, u64 packs, u64 coefficients, ScalarRegisters state, Shape shape,
                                         u32 scales_u) {
-    if (is_stopped(machine.registers, shape)) return;
-    T keep = coefficient<T>(machine.registers, coefficients, 0);
-    T with_u = coefficient<T>(machine.registers, coefficients, 1), with_v = coefficient<T>(machine.registers, coefficients, 2);
+    if (is_stopped(state.registers, shape)) return;
+    T keep = coefficient<T>(state.registers, coefficients, 0);
+    T with_u = coefficient<T>(state.registers, coefficients, 1), with_v = coefficient<T>(state.registers, coefficients, 2);
     bool keeps = (coefficients & 0xFFFF) != ABSENT;
     Partner one = shape.first(), two = shape.second();
     double first = 0, second = 0;
@@ -235,10 +235,10 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
         T result = with_u * scaled + with_v * in[2];
         if (keeps) result += keep * in[0];
         out[0] = result;
-        if (one != NOBODY) first += share(one, result, in[0], in[4], in[3]);
-        if (two != NOBODY) second += share(two, result, in[0], in[4], in[3]);
+        if (one != NO_PARTNER) first += share(one, result, in[0], in[4], in[3]);
+        if (two != NO_PARTNER) second += share(two, result, in[0], in[4], in[3]);
     });
-    if (one != NOBODY) finish(first, second, machine, shape);
+    if (one != NO_PARTNER) finish(first, second, state, shape);
 }
 
 // x += along p; p = with_r (d r) + keep p. If d is null, p = with_r r + keep p.
@@ -259,12 +259,12 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
 #define INSTANCES(SUFFIX, T)                                                                                                       \
     KERNEL_WITH(vector_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
                                         double *partials, u32 *arrivals, const u64 *code, u64 shape) {                             \
-        dots(a, b, c, n, packs, Machine{registers, partials, arrivals, code}, Shape{shape});                                       \
+        dots(a, b, c, n, packs, ScalarRegisters{registers, partials, arrivals, code}, Shape{shape});                               \
     }                                                                                                                              \
     KERNEL_WITH(vector_combine_##SUFFIX, COMBINE_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,                 \
                                            u64 coefficients, double *registers, double *partials, u32 *arrivals,                   \
                                            const u64 *code, u64 shape, u32 scales_u) {                                             \
-        combine(y, u, v, d, w, n, packs, coefficients, Machine{registers, partials, arrivals, code}, Shape{shape}, scales_u);      \
+        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, partials, arrivals, code}, Shape{shape}, scales_u); \
     }                                                                                                                              \
     KERNEL_WITH(vector_step_##SUFFIX, STEP_BLOCKS)(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,                    \
                                         const double *registers, u64 shape) {                                                      \

@@ -44,7 +44,7 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
     (&["fs", "File"], &["matrix/market/", "files.rs", "files/", "tuning/lookup.rs",
         "tuning/profile.rs", "tuning/store.rs", "device/cuda/cache.rs", "cli/",
         "distributed/market.rs", "tune/collection.rs", "tune/measurements.rs"]),
-    (&["cudarc"], &["device/", "formats/"]),
+    (&["cudarc"], &["device/"]),
 ];
 
 /// The file with the same types as `device/cuda/`, without GPU support.
@@ -340,14 +340,23 @@ fn clocks_files_and_the_terminal_are_confined() {
                 ));
             }
         }
-        let cuda = file.starts_with("formats/") && !file.ends_with("/cuda.rs");
-        if cuda && words.contains("cudarc") {
-            wrong.push(format!(
-                "src/{file} names cudarc, which only device/ and formats/*/cuda.rs may"
-            ));
-        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn layers_below_the_formats_name_none() {
+    let layers = ["matrix/", "device/", "analysis/"];
+    for (file, code) in
+        sources().iter().filter(|(file, _)| layers.iter().any(|l| file.starts_with(l)))
+    {
+        for kind in FormatKind::ALL {
+            // Names of formats, of their plans, kernels and coefficients.
+            let named =
+                ["\"", "_", ".", "("].iter().any(|end| code.contains(&format!("\"{kind}{end}")));
+            assert!(!named, "src/{file} names {kind}");
+        }
+    }
 }
 
 #[test]

@@ -162,7 +162,12 @@ pub unsafe extern "C" fn sparseop_plan(
 ) -> usize {
     // SAFETY: the caller's promise.
     unsafe {
-        tell(operator, buffer, capacity, |operator| either!(operator, op => op.plan().to_string()))
+        write_property(
+            operator,
+            buffer,
+            capacity,
+            |operator| either!(operator, op => op.plan().to_string()),
+        )
     }
 }
 
@@ -179,7 +184,7 @@ pub unsafe extern "C" fn sparseop_explain(
 ) -> usize {
     // SAFETY: the caller's promise.
     unsafe {
-        tell(
+        write_property(
             operator,
             buffer,
             capacity,
@@ -192,8 +197,8 @@ pub unsafe extern "C" fn sparseop_explain(
 ///
 /// # Safety
 ///
-/// As of `sparseop_plan`.
-unsafe fn tell(
+/// As for `sparseop_plan`.
+unsafe fn write_property(
     operator: *const sparseop_operator,
     buffer: *mut c_char,
     capacity: usize,

@@ -113,7 +113,7 @@ fn bad_vectors_are_refused_and_left_alone() {
     let operator = made(&matrix(), &options()).unwrap();
     let (x, mut y) = (X, [7.0f32; 4]);
     let (xp, yp) = (x.as_ptr().cast::<c_void>(), y.as_mut_ptr().cast::<c_void>());
-    // SAFETY: as many elements as are told, or a refusal before anything is read.
+    // SAFETY: as many elements as stated, or a refusal before anything is read.
     unsafe {
         assert_eq!(sparseop_apply(null(), xp, 4, yp, 4), Status::InvalidPointer);
         assert_eq!(sparseop_apply(operator, null(), 4, yp, 4), Status::InvalidPointer);

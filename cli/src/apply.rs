@@ -58,10 +58,7 @@ struct Applied {
 }
 
 pub(super) fn run(args: &ApplyArgs, console: &Console) -> Result<()> {
-    match args.choice.dtype {
-        ScalarKind::F32 => apply::<f32>(args, console),
-        ScalarKind::F64 => apply::<f64>(args, console),
-    }
+    by_scalar!(args.choice.dtype, apply(args, console))
 }
 
 fn apply<T: Scalar>(args: &ApplyArgs, console: &Console) -> Result<()> {

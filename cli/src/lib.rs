@@ -3,6 +3,9 @@
 //! A library, so that packages for other languages can bring the program along; [`run`] is all of
 //! it.
 
+#[macro_use]
+mod scalars;
+
 mod analyze;
 mod apply;
 mod bench;
@@ -90,7 +93,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         // Help and the version are results.
         Err(help) if !help.use_stderr() => return print_help(&help),
         Err(usage) => {
-            // The exit code tells it where nothing can be printed.
+            // If nothing can be printed, the exit code reports the error.
             let _ = usage.print();
             return USAGE;
         }

@@ -149,10 +149,7 @@ fn parse_ranks(text: &str) -> Result<RankCounts, String> {
 }
 
 pub(super) fn run(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
-    match args.choice.dtype {
-        ScalarKind::F32 => plan::<f32>(args, console),
-        ScalarKind::F64 => plan::<f64>(args, console),
-    }
+    by_scalar!(args.choice.dtype, plan(args, console))
 }
 
 fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> {

@@ -117,17 +117,11 @@ fn parse_damping(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &RankArgs, console: &Console) -> Result<()> {
     #[cfg(feature = "mpi")]
     if launcher::ranks().is_some() {
-        return match args.choice.dtype {
-            ScalarKind::F32 => ranks::rank::<f32>(args, console),
-            ScalarKind::F64 => ranks::rank::<f64>(args, console),
-        };
+        return by_scalar!(args.choice.dtype, ranks::rank(args, console));
     }
     #[cfg(not(feature = "mpi"))]
     launcher::refuse_jobs()?;
-    match args.choice.dtype {
-        ScalarKind::F32 => rank::<f32>(args, console),
-        ScalarKind::F64 => rank::<f64>(args, console),
-    }
+    by_scalar!(args.choice.dtype, rank(args, console))
 }
 
 /// Refuses weights that are no weights, by the numbers of the pages that the output has.

@@ -236,7 +236,7 @@ fn a_gpu_without_a_way_to_its_kernels() {
     let (listed, _) = output(alone(&["devices"]), 0);
     let reason = line(&listed, "cuda ");
     assert!(
-        reason.contains("none: ") && (reason.contains("NVRTC") || reason.contains("hyb.cu")),
+        reason.contains("none: ") && (reason.contains("NVRTC") || reason.contains("scaled.cu")),
         "{listed}"
     );
     assert_eq!(output(alone(&APPLY), 0).0, stdout(&APPLY), "not as on the CPU");

@@ -1,12 +1,12 @@
 //! Blocks of rows: the smallest units of partitions and of sums.
 
-/// Largest number of blocks of a matrix: parts can begin at each of them.
+/// Maximum number of blocks of a matrix. Parts can begin at any block.
 const MAX_BLOCKS: usize = 1 << 14;
 
-/// Number of blocks that a matrix has at least, if it has as many rows.
+/// Minimum number of blocks of a matrix with that many rows or more.
 const LEAST_BLOCKS: usize = 1 << 6;
 
-/// Number of rows of a block from which larger ones do not make sums faster.
+/// Number of rows beyond which larger blocks do not make sums faster.
 const FAST_ROWS: usize = 64;
 
 /// Number of rows of a block, a power of two.

@@ -18,15 +18,15 @@ use std::time::Duration;
 /// Time after which a rank no longer waits for the others, unless another one is set.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 
-/// Quantity that parts of consecutive rows have about as much of.
+/// Quantity that is balanced between parts of consecutive rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Balance {
     /// Entries, and one more for every row.
     #[default]
     Entries,
-    /// Predicted time of the product: parts of as many entries are analysed, and cut again by the
-    /// times that the profile predicts for them. Takes another analysis of the matrix.
+    /// Predicted time of the product: parts of equally many entries are analysed, and divided again
+    /// by the times that the profile predicts for them. Takes another analysis of the matrix.
     PredictedTime,
 }
 
@@ -42,22 +42,23 @@ pub struct DistributedBuilder {
 }
 
 impl DistributedBuilder {
-    /// Creates a builder of an operator with so many parts.
+    /// Creates a builder of an operator with the given number of parts.
     pub fn new(parts: usize) -> Self {
         let settings = PartSettings { builder: SparseOpBuilder::new(), same_bits: true };
         let (part_of_row, balance, link) = (None, Balance::default(), Link::MEMORY);
         Self { parts, part_of_row, balance, settings, time_limit: TIME_LIMIT, link }
     }
 
-    /// Sets the part of every row, from 0. By default parts are consecutive rows with about as many
-    /// entries. The bits of sums, and therefore of solutions, then depend on the partition.
+    /// Sets the part of every row, from 0. The bits of sums, and therefore of solutions, then
+    /// depend on the partition. By default parts are consecutive rows with about equally many
+    /// entries.
     #[must_use]
     pub fn partition(mut self, part_of_row: Vec<u32>) -> Self {
         self.part_of_row = Some(part_of_row);
         self
     }
 
-    /// Sets the quantity that parts have about as much of, unless a
+    /// Sets the quantity that is balanced between parts, unless a
     /// [partition](Self::partition) is given. [`build`](Self::build) uses it.
     #[must_use]
     pub fn balance(mut self, balance: Balance) -> Self {
@@ -73,16 +74,16 @@ impl DistributedBuilder {
     }
 
     /// If true, which is the default, products have the same bits with any number of parts: plans
-    /// are chosen by prediction among those that give a row the same bits whichever rows are
-    /// beside it. If false, every part has the plan that the [builder](Self::operator) chooses.
+    /// are chosen by prediction among those whose sum of a row does not depend on the other rows.
+    /// If false, every part has the plan that the [builder](Self::operator) chooses.
     #[must_use]
     pub fn same_bits(mut self, same_bits: bool) -> Self {
         self.settings.same_bits = same_bits;
         self
     }
 
-    /// Sets the time after which a part no longer waits for the others. The default is ten minutes:
-    /// threads do not end unnoticed.
+    /// Sets the time after which a part no longer waits for the others. The default is ten minutes,
+    /// since failures of threads are reported at once.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
@@ -156,7 +157,7 @@ impl DistributedBuilder {
     }
 
     /// Reads a `coordinate` file of the Matrix Market in parallel, every rank a range of its bytes,
-    /// and builds the part of this rank. No rank ever has all of the matrix.
+    /// and builds the part of this rank. No rank has the whole matrix.
     ///
     /// # Errors
     ///
@@ -176,7 +177,7 @@ impl DistributedBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::NotSquare`]; [`Error::SolverSetting`] for a weight that is none; otherwise as
+    /// [`Error::NotSquare`]; [`Error::SolverSetting`] for an invalid weight; otherwise as
     /// [`read_part`](Self::read_part).
     pub fn read_links<T: Scalar>(
         &self,
@@ -190,8 +191,8 @@ impl DistributedBuilder {
 }
 
 impl<T: Scalar> DistributedOp<T> {
-    /// Builds the operator of a matrix with so many parts of consecutive rows and about as many
-    /// entries, each on a thread of its own.
+    /// Builds the operator of a matrix with the given number of parts, each on a thread of its own.
+    /// Parts are consecutive rows with about equally many entries.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Plans of parts: the fastest of those that give a row the same bits whatever the other rows are.
+//! Plans of parts: the fastest of those whose sum of a row does not depend on the other rows.
 
 use sparseop::analysis::Analysis;
 use sparseop::formats::csr::CsrPlan;
@@ -13,19 +13,19 @@ const EVEN: f64 = 0.5;
 /// Mean row length up to which rows are summed one entry after the other.
 const SHORT: f64 = 64.0;
 
-/// Order in which the entries of a row are summed: the plans of an order give a row the same bits,
-/// whichever rows are beside it. Other plans cut rows, reorder their entries, or round differently
-/// at the edge of a vector.
+/// Order in which the entries of a row are summed. The plans of an order give a row the same bits,
+/// whatever the other rows are. Other plans divide rows, reorder their entries, or round
+/// differently at the edge of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SummationOrder {
     /// One entry after the other, with fused multiplication and addition where the machine has it.
     Sequential,
-    /// As many running sums.
+    /// This number of running sums.
     Lanes(u32),
 }
 
-/// Lengths of the rows of the whole matrix, from which the order is chosen: the same in every
-/// partition.
+/// Moments of the row lengths of the whole matrix, from which the order is chosen: the same for
+/// every partition.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RowLengths {
     pub(crate) rows: u64,
@@ -35,7 +35,7 @@ pub(crate) struct RowLengths {
 }
 
 impl RowLengths {
-    /// Lengths of some rows.
+    /// Moments of the lengths of some rows.
     pub(crate) fn of(row_ptr: &[usize]) -> Self {
         let lengths = row_ptr.windows(2).map(|at| (at[1] - at[0]) as u64);
         lengths.fold(Self::default(), |Self { rows, entries, squares }, length| Self {
@@ -55,8 +55,8 @@ impl SummationOrder {
         if mean <= SHORT && variance <= (EVEN * mean).powi(2) {
             return Self::Sequential;
         }
-        // About four entries for each running sum, of a row between the mean row and that of the
-        // mean entry.
+        // About four entries for each running sum, of a row whose length is between the mean over
+        // the rows and the mean over the entries.
         let length = (mean * lengths.squares as f64 / lengths.entries.max(1) as f64).sqrt();
         Self::Lanes((length as u32 / 4).next_power_of_two().clamp(2, 32))
     }
@@ -83,7 +83,7 @@ impl SummationOrder {
     }
 
     /// The plan of this order that is predicted to be the fastest, and its predicted seconds if the
-    /// profile tells.
+    /// profile predicts it.
     pub(crate) fn choose(
         self,
         builder: &SparseOpBuilder,

@@ -14,8 +14,8 @@ pub trait Communicator: Debug + Send + Sync {
     /// Number of ranks.
     fn size(&self) -> usize;
 
-    /// Sends and receives messages, whose ranks and lengths both sides know, and calls `meanwhile`
-    /// while they are under way. There is at most one message from a rank to another.
+    /// Sends and receives messages, whose lengths both sides know, and calls `meanwhile` while they
+    /// are in transit. There is at most one message from a rank to another.
     ///
     /// # Errors
     ///
@@ -28,14 +28,15 @@ pub trait Communicator: Debug + Send + Sync {
         meanwhile: &mut dyn FnMut(),
     ) -> Result<(), Error>;
 
-    /// Gathers bytes of all ranks, in the order of the ranks. `lengths` has their numbers.
+    /// Gathers bytes of all ranks, in the order of the ranks. `lengths` has the number of bytes of
+    /// each.
     ///
     /// # Errors
     ///
     /// As [`exchange`](Self::exchange).
     fn all_gather(&self, own: &[u8], lengths: &[usize]) -> Result<Vec<u8>, Error>;
 
-    /// Reports an error of this rank to all others, whose present or next call returns it.
+    /// Reports an error of this rank to all others, whose current or next call returns it.
     fn fail(&self, message: &str);
 }
 
@@ -51,7 +52,7 @@ pub(crate) fn bytes_of_mut<T: Scalar>(numbers: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), size_of_val(numbers)) }
 }
 
-/// Gathers as many numbers of each rank, in the order of the ranks.
+/// Gathers the numbers of all ranks, equally many of each, in the order of the ranks.
 pub(crate) fn gather_words(comm: &dyn Communicator, own: &[u64]) -> Result<Vec<Vec<u64>>, Error> {
     let lengths = vec![size_of_val(own); comm.size()];
     let all = comm.all_gather(bytemuck::cast_slice(own), &lengths)?;
@@ -72,7 +73,7 @@ pub(crate) fn sum_words(comm: &dyn Communicator, own: &[u64]) -> Result<Vec<u64>
     Ok(sums)
 }
 
-/// Gathers bytes of all ranks, as many as each has.
+/// Gathers the bytes of all ranks, any number of each.
 pub(crate) fn gather_bytes(comm: &dyn Communicator, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
     let lengths = gather_words(comm, &[own.len() as u64])?;
     let lengths: Vec<usize> = lengths.iter().map(|length| length[0] as usize).collect();
@@ -111,8 +112,8 @@ fn others<B: AsRef<[u8]>>(
     messages.enumerate().filter(move |(rank, bytes)| *rank != own && !bytes.as_ref().is_empty())
 }
 
-/// Agrees on a result: an error at one rank is an error at all of them, its own there and
-/// [`Error::RankFailed`] elsewhere.
+/// Agrees on a result: an error at one rank is returned there, and the other ranks return
+/// [`Error::RankFailed`].
 pub(crate) fn agree<R>(comm: &dyn Communicator, own: Result<R, Error>) -> Result<R, Error> {
     let message = own.as_ref().err().map_or_else(String::new, ToString::to_string);
     let all = gather_bytes(comm, message.as_bytes())?;

@@ -20,7 +20,7 @@ impl Link {
     /// Hosts on a fast network: 12.5 GB/s (100 Gb/s) after 2 µs.
     pub const NETWORK: Self = Self { latency: 2e-6, bandwidth: 12.5e9 };
 
-    /// Seconds of some messages with so many bytes in all.
+    /// Seconds of `messages` messages with `bytes` bytes in all.
     pub fn seconds(self, messages: usize, bytes: u64) -> f64 {
         self.latency * messages as f64 + bytes as f64 / self.bandwidth
     }
@@ -43,7 +43,7 @@ pub struct PartSummary {
     /// Parts that it sends to or receives from.
     pub neighbours: u64,
     /// Predicted seconds of the products of the interior and of the boundary rows; NaN if the
-    /// profile does not tell.
+    /// profile does not predict them.
     pub seconds: [f64; 2],
     /// Plans of the interior and of the boundary rows; empty without such rows.
     pub plans: [String; 2],

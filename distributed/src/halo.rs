@@ -5,12 +5,12 @@ use crate::partition::owner;
 use sparseop::Error;
 use std::ops::Range;
 
-/// Columns of the boundary rows of a part, and the messages that bring their elements.
+/// Columns of the boundary rows of a part, and the messages with their elements.
 #[derive(Debug)]
 pub(crate) struct Halo {
     /// Columns that boundary rows use, ascending.
     pub(crate) columns: Vec<u32>,
-    /// Those that are the part's own.
+    /// Range of the own columns among these.
     pub(crate) own: Range<usize>,
     /// Other parts, and the range of the columns that each has.
     pub(crate) receives: Vec<(usize, Range<usize>)>,

@@ -11,10 +11,10 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Bytes that are read to find the size line, and a line that goes on after a range.
+/// Bytes that are read at a time to find the size line, or the end of the last line of a range.
 const HEAD: usize = 1 << 16;
 
-/// First bytes of files that are compressed with gzip and zstd.
+/// First bytes of files compressed with gzip and zstd.
 const COMPRESSED: [&[u8]; 2] = [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd]];
 
 /// Reads a `coordinate` file and returns the partition of its rows, by entries, and the own rows of
@@ -54,7 +54,7 @@ pub(crate) fn read<T: Scalar>(
     Ok((partition, own))
 }
 
-/// Partition of rows by their entries, of which every rank has some.
+/// Partition of the rows by their entries, which are distributed over the ranks in any way.
 pub(crate) fn by_entries(
     comm: &dyn Communicator,
     nrows: usize,
@@ -88,7 +88,7 @@ fn open(path: &Path) -> Result<(File, u64, MarketPieces), Error> {
             return Err(Error::Market { path: path.to_owned(), line: None, message });
         }
         match MarketPieces::parse(path, &head) {
-            // Comments may be long, and the size line may go on.
+            // The comments or the size line may continue behind the bytes read.
             Ok(pieces) if whole || pieces.body() < head.len() => return Ok((file, length, pieces)),
             Err(error) if whole => return Err(error),
             _ => {}
@@ -104,7 +104,7 @@ fn lines(
     range: std::ops::Range<u64>,
 ) -> Result<Vec<u8>, Error> {
     let failed = |source| Error::Io { action: "read", path: path.to_owned(), source };
-    // From the byte before the range on, which ends a line if the range begins with one.
+    // Begins one byte before the range: a line end there means that the range begins with a line.
     let from = range.start.saturating_sub(1).max(body);
     let mut text = sparseop::try_zeroed::<u8>((range.end - from) as usize)?;
     file.seek(SeekFrom::Start(from)).and_then(|_| file.read_exact(&mut text)).map_err(failed)?;
@@ -137,7 +137,7 @@ mod tests {
     use sparseop::matrix::{gallery, market};
     use std::time::Duration;
 
-    /// Reads a text with so many ranks, and joins their rows.
+    /// Reads a text with the given number of ranks, and joins their rows.
     fn read_by(ranks: usize, path: &Path) -> Result<CsrMatrix<f64>, Error> {
         let ranks = ThreadRank::group(ranks, Duration::from_secs(20));
         let parts = on_threads(&ranks, ranks.clone(), |rank| read::<f64>(&*rank, path))?;

@@ -11,7 +11,7 @@ use std::os::raw::c_int;
 ///
 /// # Errors
 ///
-/// [`Error::NotSquare`]; [`Error::Partition`] if there is to be no part, if the graph exceeds what
+/// [`Error::NotSquare`]; [`Error::Partition`] for 0 parts, if the graph exceeds what
 /// METIS can count, or if METIS fails.
 pub fn metis_parts<T: Scalar>(a: CsrView<'_, T>, parts: usize) -> Result<Vec<u32>, Error> {
     let (nrows, ncols) = (a.nrows(), a.ncols());

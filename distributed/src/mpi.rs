@@ -1,8 +1,8 @@
 //! Communication among the processes of an MPI job.
 //!
-//! Every wait polls, so that it ends at the time limit, or when another rank reports an error by a
-//! notice. Messages are in buffers of this module, which are never freed after a failure: MPI may
-//! still write to them.
+//! A rank that fails sends an error notice to the others. Every wait polls, so that it ends when a
+//! notice arrives or at the time limit. Messages are in buffers of this module, which are never
+//! freed after a failure: MPI may still write to them.
 
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
@@ -30,19 +30,19 @@ const PIECE: usize = 1 << 30;
 /// Tag of all messages.
 const TAG: c_int = 0;
 
-/// Polls between two looks for a notice.
+/// Polls for a result between two polls for a notice.
 const NOTICE_POLLS: u32 = 16;
 
-/// Polls without a result after which the processor is left to others for longer.
+/// Polls without a result after which a waiting thread sleeps between polls.
 const BUSY_POLLS: u32 = 20_000;
 
 /// Largest number of bytes of a notice.
 const NOTICE_BYTES: usize = 1000;
 
-/// This process as a rank of an MPI job, of all processes that `mpirun` or Slurm has started.
+/// This process as a rank of an MPI job, which `mpirun` or Slurm has started.
 ///
-/// When the last reference is dropped, MPI is finalised if no rank has failed. After a failure it
-/// is not, because that would wait for the failed rank: the process should then end with an error.
+/// When the last reference is dropped, MPI is finalised unless a rank has failed: that would wait
+/// for the failed rank. After a failure the process should end with an error.
 pub struct MpiRank {
     rank: usize,
     size: usize,
@@ -53,11 +53,12 @@ pub struct MpiRank {
 struct MpiState {
     messages: MPI_Comm,
     notices: MPI_Comm,
-    /// First failure: the rank and its error.
+    /// Rank and message of the first failure.
     failure: Option<(usize, String)>,
     sent: Vec<u8>,
     received: Vec<u8>,
-    /// `None` after a failure, and where the caller has initialised MPI.
+    /// Finalises MPI when it is dropped. None after a failure, and if the caller has initialised
+    /// MPI.
     universe: Option<Universe>,
 }
 
@@ -73,8 +74,8 @@ impl Debug for MpiRank {
 
 impl MpiRank {
     /// Joins the MPI job, and initialises MPI unless the caller has done so. A rank waits for the
-    /// others no longer than `limit`; a limit has to be longer than the differences between ranks,
-    /// such as the time of reading a file.
+    /// others no longer than `limit`, which must exceed the time that one rank may work while
+    /// others wait, for example to read a file.
     ///
     /// # Errors
     ///
@@ -113,8 +114,8 @@ impl MpiRank {
         }
     }
 
-    /// Waits for requests, and returns the number of bytes of each. `missing` names the ranks of
-    /// those that are not complete.
+    /// Waits for requests, and returns the number of bytes of each. `missing` names a rank that has
+    /// not answered in time, given which requests are complete.
     fn wait(
         &self,
         state: &mut MpiState,
@@ -142,7 +143,7 @@ impl MpiRank {
                 return Ok(bytes.collect());
             }
             if polls.is_multiple_of(NOTICE_POLLS) {
-                state.look_for_notice()?;
+                state.poll_notices()?;
                 if deadline.left().is_zero() {
                     // SAFETY: as above; a complete request becomes null.
                     let arrived = requests.iter_mut().map(|request| unsafe {
@@ -162,9 +163,10 @@ impl MpiRank {
         }
     }
 
-    /// Ends the communication after an error of a call, which other ranks are told.
-    fn ended(&self, mut state: MutexGuard<'_, MpiState>, error: Error) -> Error {
-        let told = match &error {
+    /// Ends the communication after an error. The other ranks are notified unless the error is
+    /// that of another rank.
+    fn abort(&self, mut state: MutexGuard<'_, MpiState>, error: Error) -> Error {
+        let failure = match &error {
             Error::RankFailed { rank, message } => (*rank, message.clone()),
             error => {
                 let message = match error {
@@ -175,22 +177,26 @@ impl MpiRank {
                 (self.rank, message)
             }
         };
-        state.failure.get_or_insert(told);
+        state.failure.get_or_insert(failure);
         state.abandon();
         error
     }
 }
 
 impl MpiState {
-    /// Returns the error of another rank, if it has sent one.
-    fn look_for_notice(&mut self) -> Result<(), Error> {
+    /// Polls for a notice: the error of another rank.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RankFailed`] if a notice has arrived.
+    fn poll_notices(&mut self) -> Result<(), Error> {
         let mut arrived = 0;
         // SAFETY: a status is plain data, which the probe writes.
         let mut status: MPI_Status = unsafe { mem::zeroed() };
         // SAFETY: the communicator is valid; the message is received with its probed length.
         let (rank, bytes) = unsafe {
             let probed = MPI_Iprobe(RSMPI_ANY_SOURCE, TAG, self.notices, &mut arrived, &mut status);
-            check("look for notices", probed)?;
+            check("poll for notices", probed)?;
             if arrived == 0 {
                 return Ok(());
             }
@@ -206,7 +212,7 @@ impl MpiState {
         Err(Error::RankFailed { rank, message: String::from_utf8_lossy(&bytes).into_owned() })
     }
 
-    /// Sends an error to all other ranks, without waiting.
+    /// Sends a notice to all other ranks, without waiting.
     fn notify(&self, own: usize, size: usize, message: &str) {
         let bytes = &message.as_bytes()[..message.len().min(NOTICE_BYTES)];
         // Never freed: MPI may send it later.
@@ -225,14 +231,14 @@ impl MpiState {
         }
     }
 
-    /// Leaves the buffers, and MPI as a whole, to the end of the process.
+    /// Leaks the buffers, and leaves MPI running until the end of the process.
     fn abandon(&mut self) {
         mem::forget(mem::take(&mut self.sent));
         mem::forget(mem::take(&mut self.received));
         mem::forget(self.universe.take());
     }
 
-    /// Starts to send or to receive the messages of a buffer, in pieces.
+    /// Starts to send or to receive the messages of a buffer, given by rank and length, in pieces.
     fn start(
         &mut self,
         messages: &[(usize, usize)],
@@ -298,7 +304,7 @@ impl Communicator for MpiRank {
             .start(&incoming, false, &mut requests, &mut ranks)
             .and_then(|()| state.start(&outgoing, true, &mut requests, &mut ranks));
         if let Err(panic) = catch_unwind(AssertUnwindSafe(meanwhile)) {
-            drop(self.ended(state, failure("it panicked")));
+            drop(self.abort(state, failure("it panicked")));
             resume_unwind(panic);
         }
         let missing = |arrived: &[bool]| {
@@ -315,7 +321,7 @@ impl Communicator for MpiRank {
                 }
             });
         if let Err(error) = done {
-            return Err(self.ended(state, error));
+            return Err(self.abort(state, error));
         }
         let mut rest = &state.received[..];
         for (_, to) in receives {
@@ -367,22 +373,22 @@ impl Communicator for MpiRank {
         let done = started.and_then(|()| self.wait(&mut state, &mut requests, &missing));
         if let Err(error) = done {
             mem::forget((counts, starts));
-            return Err(self.ended(state, error));
+            return Err(self.abort(state, error));
         }
         all.copy_from_slice(&state.received);
         Ok(all)
     }
 
     fn fail(&self, message: &str) {
-        // Nothing is said twice.
+        // After a failure the other ranks are notified already.
         if let Ok(state) = self.state() {
-            drop(self.ended(state, failure(message)));
+            drop(self.abort(state, failure(message)));
         }
     }
 }
 
 impl MpiRank {
-    /// Gathers more than a collective call of MPI can count.
+    /// Gathers more bytes than a collective call of MPI can count.
     fn gather_by_messages(
         &self,
         own: &[u8],
@@ -408,8 +414,9 @@ impl MpiRank {
 
 impl Drop for MpiRank {
     fn drop(&mut self) {
-        let ends_well = !thread::panicking() && self.all_gather(&[0], &vec![1; self.size]).is_ok();
-        if !ends_well {
+        let all_succeed =
+            !thread::panicking() && self.all_gather(&[0], &vec![1; self.size]).is_ok();
+        if !all_succeed {
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             state.abandon();
         }
@@ -420,7 +427,7 @@ fn failure(message: &str) -> Error {
     Error::Communication { message: message.to_owned() }
 }
 
-/// Converts the result of a call of MPI.
+/// Converts the return code of a call of MPI.
 fn check(action: &str, code: c_int) -> Result<(), Error> {
     if code == 0 {
         return Ok(());
@@ -428,7 +435,7 @@ fn check(action: &str, code: c_int) -> Result<(), Error> {
     Err(failure(&format!("MPI cannot {action}: error {code}; another rank may have ended")))
 }
 
-/// A communicator of all processes, whose errors are returned.
+/// Creates a communicator of all processes. Its calls return errors instead of aborting.
 ///
 /// # Safety
 ///

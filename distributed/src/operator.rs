@@ -29,10 +29,10 @@ pub struct DistributedOp<T: Scalar> {
     pub(crate) ranks: Vec<Arc<ThreadRank>>,
     pub(crate) parts: Vec<PartOp<T>>,
     pub(crate) partition: Partition,
-    /// First entry of each row, in the order of the given matrix.
+    /// Row offsets of the given matrix.
     pub(crate) row_ptr: Vec<usize>,
     pub(crate) link: Link,
-    /// Held by the thread that makes the parts work.
+    /// Locked by the thread whose call runs on the parts.
     pub(crate) turn: Mutex<()>,
 }
 
@@ -236,7 +236,7 @@ impl<T: Scalar> DistributedOp<T> {
         Ok(())
     }
 
-    /// Pieces of a vector for each part, of its rows or of its columns.
+    /// Divides a vector into the pieces of the parts, by their rows or their columns.
     fn own_chunks<'a>(
         &self,
         mut elements: &'a mut [T],
@@ -253,8 +253,7 @@ impl<T: Scalar> DistributedOp<T> {
         cut.collect()
     }
 
-    /// Order of the elements of a vector of rows or columns, if it differs from that of the given
-    /// matrix.
+    /// Order of the elements of a vector of rows or columns, if the partition reorders the matrix.
     fn reorders(&self, by_rows: bool) -> Option<&[u32]> {
         self.partition.order().filter(|_| by_rows || self.nrows() == self.ncols())
     }
@@ -276,7 +275,7 @@ impl<T: Scalar> DistributedOp<T> {
         Ok(gathered.into())
     }
 
-    /// Writes elements in the order of the parts to their places.
+    /// Writes elements in the order of the parts to their positions in the given matrix.
     fn scatter(&self, elements: &[T], to: &mut [T], count: usize, by_rows: bool) {
         match self.reorders(by_rows) {
             None => to.copy_from_slice(elements),

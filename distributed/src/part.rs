@@ -20,25 +20,25 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) struct PartSettings {
     /// Builder of the operators of each part.
     pub(crate) builder: SparseOpBuilder,
-    /// True if only plans are chosen with which results do not depend on the partition.
+    /// True if only plans are chosen whose results do not depend on the partition.
     pub(crate) same_bits: bool,
 }
 
-/// One part of a distributed operator: some consecutive rows, and the elements of vectors that
-/// belong to them. Every part runs on a thread or in a process of its own; all make the same calls
-/// in the same order, each with its own elements.
+/// One part of a distributed operator: consecutive rows, and the corresponding elements of vectors.
+/// Every part runs on a thread or in a process of its own. All parts make the same calls in the
+/// same order, each with its own elements.
 #[derive(Debug)]
 pub struct PartOp<T: Scalar> {
     pub(crate) comm: Arc<dyn Communicator>,
     pub(crate) settings: PartSettings,
-    /// First row and first column of each part, and their numbers.
+    /// Offsets of the parts: the first row and the first column of each, and their numbers.
     pub(crate) rows: Arc<[usize]>,
     pub(crate) columns: Arc<[usize]>,
     /// Rows that use own elements of `x` alone, and the others.
     pub(crate) interior: RowSet<T>,
     pub(crate) boundary: RowSet<T>,
     pub(crate) halo: Halo,
-    /// First entry of each row.
+    /// Row offsets of the entries of this part.
     row_ptr: Vec<usize>,
     sums: Arc<TreeSums>,
     buffers: Mutex<PartBuffers<T>>,
@@ -49,9 +49,9 @@ pub struct PartOp<T: Scalar> {
 /// Working memory of a product.
 #[derive(Debug, Default)]
 struct PartBuffers<T> {
-    /// Elements that are sent, by receiver.
+    /// Elements that are sent, in the order of the receivers.
     sent: Vec<T>,
-    /// Elements that boundary rows use.
+    /// Elements of `x` that boundary rows use.
     x: Vec<T>,
     interior: Vec<T>,
     boundary: Vec<T>,
@@ -134,7 +134,7 @@ impl<T: Scalar> PartOp<T> {
         self.rows[self.rank()]..self.rows[self.rank() + 1]
     }
 
-    /// Columns of this part: the elements of `x` that it is given.
+    /// Columns of this part: the elements of `x` that its caller passes.
     pub fn own_columns(&self) -> Range<usize> {
         self.columns[self.rank()]..self.columns[self.rank() + 1]
     }
@@ -144,7 +144,8 @@ impl<T: Scalar> PartOp<T> {
         self.interior.op.nnz() + self.boundary.op.nnz()
     }
 
-    /// Operators of the rows that use own elements of `x` alone, and of the others.
+    /// Operators of the interior rows, which use own elements of `x` alone, and of the boundary
+    /// rows.
     pub fn operators(&self) -> [&SparseOp<T>; 2] {
         [&self.interior.op, &self.boundary.op]
     }
@@ -199,14 +200,13 @@ impl<T: Scalar> PartOp<T> {
         CsrMatrix::try_new(self.own_rows().len(), self.shape().1, row_ptr, columns, values)
     }
 
-    /// `y = A x`: multiplies the own elements of `x` and those that other parts send meanwhile.
-    /// Interior rows are multiplied while messages are under way, boundary rows, as a whole, when
-    /// they have arrived.
+    /// `y = A x`, with the own elements of `x` and `y`. Interior rows are multiplied while the
+    /// other parts send their elements of `x`, boundary rows after these have arrived.
     ///
     /// # Errors
     ///
-    /// [`Error::VectorLength`], [`Error::RankFailed`], [`Error::Communication`]. An error at one
-    /// rank is one at all ranks.
+    /// [`Error::VectorLength`], [`Error::RankFailed`], [`Error::Communication`]. If one rank
+    /// returns an error, all ranks do.
     pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
         for (vector, own, found) in
             [("x", self.own_columns(), x.len()), ("y", self.own_rows(), y.len())]
@@ -303,8 +303,7 @@ impl<T: Scalar> PartOp<T> {
         reported(&*self.comm, product)
     }
 
-    /// Replaces the values of the rows of this part, in the order of its entries. The pattern stays
-    /// as it is.
+    /// Replaces the values of this part, in the order of its entries. The pattern does not change.
     ///
     /// # Errors
     ///
@@ -370,7 +369,7 @@ fn used_columns<T: Scalar>(a: CsrView<'_, T>, rows: &[u32]) -> Result<Vec<u32>, 
     Ok(used)
 }
 
-/// The other order of a matrix of `rows` rows in row-major order.
+/// Transposes a matrix of `rows` rows in row-major order.
 pub(crate) fn interleaved<T: Scalar>(elements: &[T], rows: usize) -> Vec<T> {
     let columns = elements.len() / rows.max(1);
     (0..elements.len()).map(|i| elements[i % rows * columns + i / rows]).collect()

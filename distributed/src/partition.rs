@@ -11,20 +11,20 @@ use std::sync::Arc;
 pub struct Partition {
     /// First row of each part, and the number of rows.
     offsets: Vec<usize>,
-    /// Row of the matrix at each place of the reordered one; `None` if rows keep their places.
+    /// Row of the matrix at each position of the reordered matrix; `None` if it is not reordered.
     order: Option<Vec<u32>>,
 }
 
 impl Partition {
-    /// Cuts rows into parts of about equal work. `work_before(i)` is the work of the first `i`
+    /// Divides rows into parts of about equal work. `work_before(i)` is the work of the first `i`
     /// rows and must not decrease.
     ///
-    /// Parts begin at multiples of a number of rows that depends on `nrows` alone: a part has whole
-    /// blocks, and the sum over a block has the same bits in every partition.
+    /// Parts consist of whole blocks of rows, whose size depends on `nrows` alone: the sum over a
+    /// block has the same bits in every partition.
     ///
     /// # Errors
     ///
-    /// [`Error::Partition`] if there is to be no part.
+    /// [`Error::Partition`] for 0 parts.
     pub fn balanced(
         nrows: usize,
         parts: usize,
@@ -54,8 +54,8 @@ impl Partition {
         Ok(Self { offsets, order: None })
     }
 
-    /// Cuts the rows of a matrix into parts of about equal work: its entries, and one more for each
-    /// row.
+    /// Divides the rows of a matrix into parts of about equal work: one unit for each entry and for
+    /// each row.
     pub(crate) fn of_rows(row_ptr: &[usize], parts: usize) -> Result<Self, Error> {
         Self::balanced(row_ptr.len() - 1, parts, |row| (row_ptr[row] + row) as u64)
     }
@@ -64,7 +64,7 @@ impl Partition {
     ///
     /// # Errors
     ///
-    /// [`Error::Partition`] if there is to be no part, and for the first row whose part does not
+    /// [`Error::Partition`] for 0 parts, and for the first row whose part does not
     /// exist.
     pub fn given(part_of_row: &[u32], parts: usize) -> Result<Self, Error> {
         check_parts(parts)?;
@@ -91,7 +91,7 @@ impl Partition {
         Ok(Self { offsets, order: Some(order) })
     }
 
-    /// Number of parts, some of which may be empty.
+    /// Number of parts, empty ones included.
     pub fn parts(&self) -> usize {
         self.offsets.len() - 1
     }
@@ -101,12 +101,13 @@ impl Partition {
         self.offsets[part]..self.offsets[part + 1]
     }
 
-    /// Row of the matrix at each place of the reordered one; `None` if rows keep their places.
+    /// Row of the matrix at each position of the reordered matrix; `None` if it is not reordered.
     pub fn order(&self) -> Option<&[u32]> {
         self.order.as_deref()
     }
 
-    /// First column of each part, and the number of columns: as the rows of a square matrix.
+    /// First column of each part, and the number of columns. Those of a square matrix are equal to
+    /// the rows.
     pub(crate) fn columns(&self, ncols: usize) -> Result<Arc<[usize]>, Error> {
         if self.offsets[self.parts()] == ncols {
             return Ok(self.offsets[..].into());
@@ -121,7 +122,7 @@ impl Partition {
     }
 }
 
-/// Part that has a row.
+/// Part that contains a row.
 pub(crate) fn owner(offsets: &[usize], row: usize) -> usize {
     offsets.partition_point(|&first| first <= row) - 1
 }

@@ -1,4 +1,4 @@
-//! Some rows of a part, with an operator of their own.
+//! The interior or the boundary rows of a part, with an operator of their own.
 
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{Error, Multivector, Scalar, SparseOp, try_zeroed};
@@ -8,7 +8,7 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct RowSet<T: Scalar> {
     pub(crate) op: SparseOp<T>,
-    /// Their numbers in the part, ascending.
+    /// Numbers of the rows in the part, ascending.
     pub(crate) rows: Vec<u32>,
 }
 
@@ -59,7 +59,7 @@ impl<T: Scalar> RowSet<T> {
         Ok(())
     }
 
-    /// Replaces the values by those of these rows among `values`, the values of the part.
+    /// Replaces the values of these rows, given the `values` of the whole part.
     pub(crate) fn update(&mut self, row_ptr: &[usize], values: &[T]) -> Result<(), Error> {
         let entries =
             |&row: &u32| -> Range<usize> { row_ptr[row as usize]..row_ptr[row as usize + 1] };
@@ -67,7 +67,7 @@ impl<T: Scalar> RowSet<T> {
         self.op.update_values(&own)
     }
 
-    /// Predicted time of a product, in seconds. `None` if the profile does not tell.
+    /// Predicted time of a product, in seconds. `None` if the profile does not predict it.
     pub(crate) fn predicted(&self) -> Option<f64> {
         let prediction = self.op.decision().chosen()?.prediction.as_ref()?;
         Some(if self.rows.is_empty() { 0.0 } else { prediction.product() * 1e-9 })

@@ -57,7 +57,7 @@ struct Exchanged {
     boundary_entries: u64,
 }
 
-/// Predicts products on so many ranks, in the given order.
+/// Predicts products for each number of ranks, in the given order.
 ///
 /// The parts and their messages are those of a [`DistributedOp`](crate::DistributedOp). The time of
 /// the rows is that of the part with the most work, from an analysis of its rows and the profile of
@@ -122,8 +122,8 @@ fn step<T: Scalar>(
     })
 }
 
-/// Partition into parts of about equal predicted time: parts of as many entries are cut again, by
-/// the times that are predicted for them. As [`Partition::of_rows`] if the profile does not tell.
+/// Partition into parts of about equal predicted time: parts of equally many entries are divided
+/// again by their predicted times. As [`Partition::of_rows`] if the profile does not predict them.
 pub(crate) fn by_predicted_time<T: Scalar>(
     a: CsrView<'_, T>,
     parts: usize,
@@ -143,7 +143,7 @@ pub(crate) fn by_predicted_time<T: Scalar>(
     let mut before = vec![0.0];
     seconds.iter().for_each(|seconds| before.push(before[before.len() - 1] + seconds));
     let work = |row: usize| (row_ptr[row] + row) as f64;
-    // In units of which the total has 2⁴⁰.
+    // Integer units: 2⁴⁰ in all.
     let unit = (1u64 << 40) as f64 / total;
     Partition::balanced(a.nrows(), parts, |row| {
         let part = if row == a.nrows() { parts - 1 } else { owner(even.offsets(), row) };

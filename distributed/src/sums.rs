@@ -1,8 +1,8 @@
-//! Sums over vectors of which every part has some elements, with the same bits in every partition.
+//! Sums over distributed vectors, with the same bits for every partition.
 //!
 //! The elements are summed in blocks of a power of two of rows, and the blocks in a binary tree.
 //! Blocks and tree depend on the number of rows alone. A part sends the sums of the largest
-//! subtrees that are its own, at most two for each level.
+//! subtrees of its own blocks, at most two for each level.
 
 use crate::blocks::{block_rows, is_aligned};
 use crate::comm::Communicator;
@@ -11,7 +11,7 @@ use sparseop::device::fused::SharedSums;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Two sums, as a pass has them.
+/// The two sums of a pass.
 type Pair = [f64; 2];
 
 /// Sums of neighbouring subtrees, each as large as the tree allows.
@@ -27,7 +27,7 @@ struct Subtree {
 }
 
 impl Subtrees {
-    /// Appends the next subtree, and joins what is whole.
+    /// Appends the next subtree, and joins complete subtrees.
     fn push(&mut self, mut next: Subtree) {
         while let Some(left) = self.0.last() {
             let whole = left.first.is_multiple_of(2 << left.level);
@@ -50,7 +50,7 @@ impl Subtrees {
         subtrees
     }
 
-    /// Sum of all, the smaller subtrees at the end first.
+    /// Sum of all subtrees, beginning with the smaller ones at the end.
     fn total(&self) -> Pair {
         self.0
             .iter()
@@ -70,14 +70,15 @@ fn add([a, b]: Pair, [c, d]: Pair) -> Pair {
 pub(crate) struct TreeSums {
     comm: Arc<dyn Communicator>,
     block: usize,
-    /// Blocks of each part; `None` if parts do not have whole blocks: a part is then one block.
+    /// Blocks of each part; `None` if parts do not consist of whole blocks: a part is then one
+    /// block.
     blocks: Option<Vec<Range<usize>>>,
     /// Bytes from each part.
     lengths: Vec<usize>,
 }
 
 impl TreeSums {
-    /// Sums over vectors whose elements are cut at `offsets`.
+    /// Sums over vectors of which each part has the elements between two `offsets`.
     pub(crate) fn new(comm: Arc<dyn Communicator>, offsets: &[usize]) -> Self {
         let block = block_rows(offsets[offsets.len() - 1]);
         let blocks: Option<Vec<Range<usize>>> = is_aligned(offsets).then(|| {

@@ -16,7 +16,7 @@ pub(crate) struct ThreadRank {
     office: Arc<Office>,
 }
 
-/// Messages under way.
+/// Messages in transit.
 #[derive(Debug)]
 struct Office {
     size: usize,
@@ -34,7 +34,7 @@ struct Mail {
 }
 
 impl ThreadRank {
-    /// Ranks that wait no longer than `limit` for one another.
+    /// Creates ranks that wait for one another no longer than `limit`.
     pub(crate) fn group(size: usize, limit: Duration) -> Vec<Arc<Self>> {
         let (mail, arrived) = (Mutex::default(), Condvar::new());
         let office = Arc::new(Office { size, limit, mail, arrived });
@@ -59,7 +59,7 @@ impl ThreadRank {
         self.office.arrived.notify_all();
     }
 
-    /// The next message from a rank, which has so many bytes.
+    /// Receives the next message from a rank, of the given number of bytes.
     fn receive(&self, from: usize, bytes: usize, deadline: Deadline) -> Result<Vec<u8>, Error> {
         let message = self.take(from, deadline)?;
         if message.len() == bytes {
@@ -77,8 +77,8 @@ impl ThreadRank {
             if let Some(message) = queue.and_then(VecDeque::pop_front) {
                 return Ok(message);
             }
-            // What was sent before a failure has arrived above: an error that all ranks find
-            // themselves is the own one of each.
+            // Messages that were sent before the failure are received above, so that a rank returns
+            // its own error if all ranks find one.
             if let Some((rank, message)) = &mail.failure {
                 return Err(Error::RankFailed { rank: *rank, message: message.clone() });
             }
@@ -139,12 +139,13 @@ impl Communicator for ThreadRank {
     }
 }
 
-/// Calls `body` with the item of each rank, on a thread each, and returns the results. The first
-/// item is the calling thread's.
+/// Calls `body` with the item of each rank, on a thread each, and returns the results. The calling
+/// thread takes the first item.
 ///
 /// # Errors
 ///
-/// The error of the first rank that failed by itself. The ranks can be used again.
+/// The error of the first rank that did not fail because of another one. The ranks can be used
+/// again.
 pub(crate) fn on_threads<I: Send, R: Send>(
     ranks: &[Arc<ThreadRank>],
     items: Vec<I>,

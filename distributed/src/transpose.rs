@@ -7,7 +7,7 @@ use sparseop::matrix::CsrMatrix;
 use sparseop::{Error, Scalar};
 use std::ops::Range;
 
-/// EntryArrays of a matrix, in a fixed order.
+/// Entries of a matrix, in a fixed order.
 #[derive(Debug)]
 pub(crate) struct EntryArrays<T> {
     pub(crate) rows: Vec<u32>,
@@ -115,8 +115,8 @@ impl<T: Scalar> PartOp<T> {
         Ok(self.transposed.get_or_init(|| Box::new(built)))
     }
 
-    /// Rows of the transposed matrix that have the numbers of the
-    /// [own columns](Self::own_columns), each in the order of its columns.
+    /// Rows of the transposed matrix that correspond to the [own columns](Self::own_columns), each
+    /// with ascending columns.
     ///
     /// # Errors
     ///

@@ -15,8 +15,8 @@ use sparseop::{
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Number of entries below which a matrix is read, or packed on the CPU, in less than the time in
-/// which an interrupt is to end the call.
+/// Number of entries below which reading or packing a matrix on the CPU ends soon enough after an
+/// interrupt.
 const SHORT: usize = 1 << 20;
 
 /// A view of a matrix of either scalar type.
@@ -94,13 +94,13 @@ impl PythonCsr {
 
     /// # Safety
     ///
-    /// As of `view`.
+    /// As for `view`.
     unsafe fn with_columns<'a, O: Index, T: Scalar>(
         &'a self,
         offsets: &'a [O],
     ) -> Result<CsrCow<'a, T>, Error> {
         let (nrows, ncols) = self.shape;
-        // SAFETY: as of `view`.
+        // SAFETY: as for `view`.
         unsafe {
             let values = self.values.slice::<T>();
             match self.columns.elements {
@@ -125,7 +125,7 @@ impl PythonCsr {
     ///
     /// # Safety
     ///
-    /// As of `view`.
+    /// As for `view`.
     unsafe fn foreign<T: Scalar>(&self, device: &Device) -> Result<ForeignCsr<T>, Error> {
         let offsets = match self.offsets.elements.bytes() {
             4 => Offsets::Bits32(self.offsets.address),
@@ -144,7 +144,7 @@ impl PythonCsr {
 
     /// # Safety
     ///
-    /// As of `view`.
+    /// As for `view`.
     unsafe fn build<T: Scalar>(
         &self,
         builder: &SparseOpBuilder,
@@ -167,8 +167,8 @@ fn no_integers(what: &str) -> Error {
     Error::InvalidMatrix { format: "CSR", message }
 }
 
-/// Calls a function with a matrix in host memory, without the GIL. An interrupt does not wait for
-/// its end.
+/// Calls a function with a matrix in host memory, without the GIL. An interrupt ends the call
+/// before the function returns.
 pub(crate) fn with_csr<R: Send + 'static>(
     py: Python<'_>,
     shape: (usize, usize),

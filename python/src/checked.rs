@@ -41,8 +41,8 @@ pub(crate) struct CheckedProduct {
 pub(crate) fn run(py: Python<'_>, shared: &SharedOp, product: &CheckedProduct) -> PyResult<()> {
     let done = py.detach(|| {
         // SAFETY: the arrays are alive, contiguous, of the operator's type and without common
-        // memory: their description was checked. Others could write them meanwhile, as is so with
-        // every function of NumPy.
+        // memory: their descriptions were checked. Other threads could write to them meanwhile, as
+        // for every function of NumPy.
         either!(&*shared.read(), op => unsafe { execute(op, product) })
     });
     done.map_err(|error| raised(py, error))
@@ -74,7 +74,7 @@ unsafe fn execute<T: Scalar>(op: &SparseOp<T>, product: &CheckedProduct) -> Resu
             }
         };
     };
-    // SAFETY: the caller's promise; the library of the arrays has told their device.
+    // SAFETY: the caller's promise; the device is that of the arrays by their library.
     let (x, mut y) = unsafe {
         let x = DeviceVec::<T>::from_known(op.device(), product.x.0, product.x.1)?;
         (x, DeviceVec::<T>::from_known(op.device(), product.y.0, product.y.1)?)

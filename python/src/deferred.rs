@@ -1,5 +1,5 @@
-//! Products with arrays of a library that tells its stream only when it takes over the result, as
-//! JAX does.
+//! Products with arrays of a library that passes its stream only when it imports the result, as JAX
+//! does.
 
 use crate::arrays::{ArrayLibrary, ArrayRef, borrowed_on};
 use crate::checked::{CheckedProduct, run};
@@ -11,12 +11,12 @@ use sparseop::Stream;
 use std::mem::take;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Largest number of arrays that are kept for enqueued products, and of their bytes.
+/// Maximum number of arrays that are kept for enqueued products, and of their bytes.
 const KEPT: usize = 16;
 const KEPT_BYTES: usize = 64 << 20;
 
-/// Streams with arrays that products enqueued on them read. Their libraries would use the memory
-/// for other results on other streams.
+/// Arrays that enqueued products read, each with the stream of the product. If they were released,
+/// their library could use their memory for other results on other streams.
 static READ: Mutex<Vec<(Stream, ArrayRef)>> = Mutex::new(Vec::new());
 
 /// A checked product on a GPU without a stream.
@@ -28,8 +28,8 @@ pub(crate) struct DeferredProduct {
 }
 
 impl DeferredProduct {
-    /// Enqueues the product on the stream of the library that takes over the result, or waits for
-    /// it if that is not told.
+    /// Enqueues the product on the stream of the library that imports the result, or waits for the
+    /// product if the library passes no stream.
     pub(crate) fn enqueue(
         mut self,
         py: Python<'_>,

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time between two looks for signals.
+/// Time between two checks for signals.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// True on the thread that runs the handlers of signals.
@@ -18,20 +18,21 @@ fn handles_signals(py: Python<'_>) -> PyResult<bool> {
     threading.call_method0("get_ident")?.eq(main)
 }
 
-/// Looks for signals now and then, on the thread that handles them.
+/// Checks for signals at intervals, on the thread that handles them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SignalWatch {
-    /// None on other threads.
+    /// Time of the last check. None on other threads.
     last: Option<Instant>,
 }
 
 impl SignalWatch {
-    /// A watch for work of the present thread.
+    /// A watch for work of the current thread.
     pub(crate) fn new(py: Python<'_>) -> PyResult<Self> {
         Ok(Self { last: handles_signals(py)?.then(Instant::now) })
     }
 
-    /// Runs the handlers of signals, if there was no look for them for some time. Without the GIL.
+    /// Runs the handlers of signals if the last check was an interval ago. The caller does not hold
+    /// the GIL.
     ///
     /// # Errors
     ///
@@ -48,14 +49,14 @@ impl SignalWatch {
     }
 }
 
-/// Does work without the GIL. If it is not short, a signal whose handler raises an exception ends
+/// Does work without the GIL. Unless it is short, a signal whose handler raises an exception ends
 /// the call: the work continues in the background, and its result is dropped.
 pub(crate) fn interruptible<R: Send + 'static>(
     py: Python<'_>,
     is_short: bool,
     work: impl FnOnce() -> R + Send + 'static,
 ) -> PyResult<R> {
-    // Another thread takes as long as the build of a tiny operator.
+    // Starting a thread takes as long as the build of a tiny operator.
     if is_short || !handles_signals(py)? {
         return Ok(py.detach(work));
     }

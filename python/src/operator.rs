@@ -13,7 +13,8 @@ use pyo3::types::PyTuple;
 use sparseop::{CsrMatrix, Error, Scalar, SparseOp};
 
 impl PyOperator {
-    /// Calls a function with the operator that this is, without the GIL.
+    /// Calls the function of the scalar type with the operator, transposed if this is, without the
+    /// GIL.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -28,7 +29,7 @@ impl PyOperator {
     }
 }
 
-/// A property of the operator, of either scalar type.
+/// Evaluates an expression with the operator of either scalar type.
 macro_rules! property {
     ($this:expr, $py:expr, $op:ident => $body:expr) => {
         $this.with($py, |$op| $body, |$op| $body)
@@ -116,22 +117,22 @@ impl PyOperator {
     /// >>> round(float(eigsh(op, k=1, return_eigenvectors=False)[0]), 3)
     /// 7.955
     fn matvec<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        gathered(slf, x)
+        multiply_with_gaps(slf, x)
     }
 
     /// A X for `x` of shape (n, k).
     fn matmat<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        gathered(slf, x)
+        multiply_with_gaps(slf, x)
     }
 
     /// Aᵀ x for `x` of shape (m,) or (m, 1).
     fn rmatvec<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        gathered(&Bound::new(slf.py(), slf.get().T())?, x)
+        multiply_with_gaps(&Bound::new(slf.py(), slf.get().T())?, x)
     }
 
     /// Aᵀ X for `x` of shape (m, k).
     fn rmatmat<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        gathered(&Bound::new(slf.py(), slf.get().T())?, x)
+        multiply_with_gaps(&Bound::new(slf.py(), slf.get().T())?, x)
     }
 
     /// A product of arrays as they are, for the modules of the package.
@@ -305,7 +306,7 @@ impl PyOperator {
         let (nrows, ncols) = self.shape();
         let plan = match self.transposed {
             false => self.plan(py)?,
-            // Its plan is not chosen before it is needed.
+            // Its plan is chosen at its first product.
             true => "transposed".to_owned(),
         };
         let (nnz, elements) = (self.shared.nnz, self.shared.elements.name());
@@ -317,7 +318,7 @@ impl PyOperator {
         slf.py().import("sparseop._html")?.call_method1("operator", (slf,))
     }
 
-    /// SciPy gives the arguments of its own matrices to these.
+    /// Product as with SciPy's matrices: its solvers multiply by `*`.
     fn __mul__<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if x.hasattr("shape")? {
             return multiply(slf, x, None, ProductOptions::PLAIN, None);
@@ -332,8 +333,8 @@ impl PyOperator {
     }
 }
 
-/// A product for solvers of SciPy, with a copy of an array that has gaps.
-fn gathered<'py>(
+/// A product for solvers of SciPy; an array with gaps is copied.
+fn multiply_with_gaps<'py>(
     op: &Bound<'py, PyOperator>,
     x: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {

@@ -12,8 +12,11 @@ struct RowOrder {
 }
 
 impl RowOrder {
-    /// Sorts the rows of entries; entries of a row keep their order. The first wrong row
-    /// otherwise.
+    /// Sorts entries by their rows; entries of a row keep their order.
+    ///
+    /// # Errors
+    ///
+    /// The first row that the matrix does not have.
     fn of<I: Copy + TryInto<usize>>(rows: &[I], nrows: usize) -> Result<Self, usize> {
         let row = |at: usize| rows[at].try_into().ok().filter(|row| *row < nrows).ok_or(at);
         let mut offsets = vec![0i64; nrows + 1];
@@ -34,7 +37,7 @@ impl RowOrder {
     }
 }
 
-/// The offsets of CSR for entries with these rows, and the order of the entries.
+/// Row offsets of CSR for entries with these rows, and the order of the entries.
 #[pyfunction]
 pub(crate) fn row_order<'py>(
     py: Python<'py>,

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use sparseop::device::DeviceView;
 use sparseop::{Error, Layout, Scalar, SparseOp, Stream};
 
-/// Checks that an array can be an operand as it is.
+/// Checks that an array can be an operand in place.
 pub(crate) fn check_operand(
     py: Python<'_>,
     op: &SharedOp,
@@ -107,7 +107,7 @@ fn check_out(
     Ok(())
 }
 
-/// `op @ x`, or with its arguments copied if that is necessary and asked for.
+/// `op @ x`; with `copy`, arguments that cannot be used in place are copied.
 pub(crate) fn multiply<'py>(
     op: &Bound<'py, PyOperator>,
     x: &Bound<'py, PyAny>,
@@ -137,7 +137,7 @@ pub(crate) fn multiply<'py>(
     }
 }
 
-/// A product with an array that is used as it is.
+/// A product with an array that is used in place.
 pub(crate) fn product<'py>(
     this: &PyOperator,
     x: &Bound<'py, PyAny>,

@@ -39,8 +39,8 @@ pub(crate) fn called_back<R>(call: impl FnOnce() -> R) -> R {
     done
 }
 
-/// An operator and what Python keeps beside it. The lock is only taken by threads that have
-/// released the GIL: one that waited for it with the GIL could wait for ever.
+/// An operator with its latest solver and its properties. Threads release the GIL before they take
+/// the lock: a thread that waited for it with the GIL could wait forever.
 pub(crate) struct SharedOp {
     /// The latest solver, which refers to the operator: it is dropped before it.
     solver: Mutex<Option<Box<dyn Any + Send>>>,
@@ -55,7 +55,7 @@ pub(crate) struct SharedOp {
     pub(crate) order: Option<Py<PyAny>>,
     /// Number of the operator in this process.
     pub(crate) handle: u64,
-    /// True if arguments are copied where that is necessary.
+    /// True if arguments that cannot be used in place are copied.
     pub(crate) copy: bool,
 }
 

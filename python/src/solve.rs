@@ -11,17 +11,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sparseop::{DeviceVec, Error, Scalar, SparseOp};
 use sparseop_solvers::{
-    Jacobi, Method, Outcome, PageRank, Progress, Ranking, Report, Settings, Solver, SolverBuilder,
+    Jacobi, Method, PageRank, Progress, Ranking, Report, Settings, Solver, SolverBuilder,
 };
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Outcome, advice, iterations, residual, history, restarts and seconds.
-type Told = (&'static str, &'static str, usize, f64, Vec<f64>, usize, f64);
+type SolveOutcome = (&'static str, &'static str, usize, f64, Vec<f64>, usize, f64);
 
-/// A function of Python that is told about the progress, a watch for signals, and the exception
-/// that they have raised.
+/// A function of Python that is called with the progress, a watch for signals, and the exception
+/// that either of them has raised.
 #[derive(Clone)]
 struct Callback {
     callback: Option<Arc<Py<PyAny>>>,
@@ -35,13 +35,13 @@ impl Callback {
         Ok(Self { callback, signals, raised: Arc::default() })
     }
 
-    /// The same without the function.
+    /// Without the function.
     fn silent(&self) -> Self {
         Self { callback: None, ..self.clone() }
     }
 
-    /// Calls the function and looks for signals. Ends the iteration after an exception.
-    fn tell(&mut self, progress: Progress) -> ControlFlow<()> {
+    /// Calls the function and checks for signals. Ends the iteration after an exception.
+    fn report(&mut self, progress: Progress) -> ControlFlow<()> {
         let called = self.callback.as_ref().map_or(Ok(()), |callback| {
             let arguments = (progress.iterations, progress.residual);
             called_back(|| Python::attach(|py| callback.call1(py, arguments).map(drop)))
@@ -70,11 +70,10 @@ struct SolveRequest {
     transposed: bool,
 }
 
-/// The listener of the present solve.
+/// The callback of the current solve.
 type CallbackSlot = Arc<Mutex<Option<Callback>>>;
 
-/// A solver of an operator between two solves: its vectors are allocated and its iterations
-/// captured.
+/// A solver that an operator keeps for the next solve, with its vectors and captured iterations.
 struct KeptSolver {
     request: SolveRequest,
     slot: CallbackSlot,
@@ -84,7 +83,7 @@ struct KeptSolver {
 }
 
 // SAFETY: a solver has vectors, streams and graphs, which any thread may use, one at a time, and
-// the listener, which is behind a lock.
+// the callback, which is behind a lock.
 unsafe impl Send for KeptSolver {}
 
 /// Creates a solver.
@@ -105,16 +104,12 @@ unsafe fn prepared<T: Scalar>(
         builder = builder.jacobi(Jacobi::of(op.to_csr()?.view())?);
     }
     let slot = CallbackSlot::new(Mutex::new(Some(listener.silent())));
-    let told = slot.clone();
+    let current = slot.clone();
     let builder = builder.progress(move |progress| {
-        let mut listener = told.lock().unwrap_or_else(PoisonError::into_inner);
-        listener.as_mut().map_or(ControlFlow::Continue(()), |listener| listener.tell(progress))
+        let mut listener = current.lock().unwrap_or_else(PoisonError::into_inner);
+        listener.as_mut().map_or(ControlFlow::Continue(()), |listener| listener.report(progress))
     });
     Ok(KeptSolver { request, slot, solver: Box::new(builder.build(op)?) })
-}
-
-fn told(outcome: Outcome) -> (&'static str, &'static str) {
-    (outcome.name(), outcome.advice())
 }
 
 /// Solves A x = b from `x`, which becomes the solution.
@@ -133,7 +128,7 @@ pub(crate) fn solve(
     jacobi: bool,
     callback: Option<Py<PyAny>>,
     staged: bool,
-) -> PyResult<Told> {
+) -> PyResult<SolveOutcome> {
     let shared = &*op.shared;
     let (b, x) = (describe(b, "b")?, describe(x, "x")?);
     for (name, array) in [("b", &b), ("x", &x)] {
@@ -198,7 +193,7 @@ unsafe fn run<T: Scalar>(
     b: &ArrayRef,
     x: &ArrayRef,
     listener: &Callback,
-) -> Result<Told, Error> {
+) -> Result<SolveOutcome, Error> {
     let Some(solver) = kept.solver.downcast_mut::<Solver<'static, T>>() else {
         unreachable!("an operator has one scalar type")
     };
@@ -218,7 +213,7 @@ unsafe fn run<T: Scalar>(
     };
     *kept.slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
     let Report { iterations, residual, history, restarts, seconds, .. } = report;
-    let (outcome, advice) = told(report.outcome);
+    let (outcome, advice) = (report.outcome.name(), report.outcome.advice());
     Ok((outcome, advice, iterations, residual, history, restarts, seconds))
 }
 
@@ -235,7 +230,7 @@ pub(crate) fn pagerank<'py>(
     tolerance: f64,
     maxiter: usize,
     callback: Option<Py<PyAny>>,
-) -> PyResult<(Bound<'py, PyAny>, Told)> {
+) -> PyResult<(Bound<'py, PyAny>, SolveOutcome)> {
     let mut builder = builder(py, settings)?;
     if let Some(name) = settings.get_item("device")?.filter(|name| !name.is_none()) {
         builder = builder.device(crate::library::device(py, name.extract()?)?);
@@ -249,8 +244,8 @@ pub(crate) fn pagerank<'py>(
         })
     })?;
     let listener = Callback::new(py, callback)?;
-    let mut told = listener.clone();
-    let observer = |progress| told.tell(progress);
+    let mut observer = listener.clone();
+    let observer = |progress| observer.report(progress);
     match prepared {
         AnyPageRank::F32(pages) => {
             let ranked = py.detach(|| pages.rank(damping, settings, observer));
@@ -274,12 +269,12 @@ fn ranking<'py, T: Scalar + numpy::Element>(
     py: Python<'py>,
     listener: &Callback,
     ranked: Result<Ranking<T>, Error>,
-) -> PyResult<(Bound<'py, PyAny>, Told)> {
+) -> PyResult<(Bound<'py, PyAny>, SolveOutcome)> {
     listener.check()?;
     let ranking = ranked.map_err(|error| raised(py, error))?;
-    let (outcome, advice) = told(ranking.outcome);
+    let (outcome, advice) = (ranking.outcome.name(), ranking.outcome.advice());
     let change = ranking.history.last().copied().unwrap_or(0.0);
     let (iterations, seconds) = (ranking.iterations, ranking.seconds);
-    let told = (outcome, advice, iterations, change, ranking.history, 0, seconds);
-    Ok((ranking.ranks.into_pyarray(py).into_any(), told))
+    let outcome = (outcome, advice, iterations, change, ranking.history, 0, seconds);
+    Ok((ranking.ranks.into_pyarray(py).into_any(), outcome))
 }

@@ -6,7 +6,7 @@ use sparseop::{Device, Stream};
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of streams that are kept, the latest last.
+/// Maximum number of wrapped streams, the latest last.
 const KEPT: usize = 32;
 
 /// A wrapped stream.
@@ -32,13 +32,13 @@ pub(crate) fn wrapped(
 ) -> PyResult<Stream> {
     kept(py, ordinal, Some(raw), owner, || {
         let raw = std::ptr::with_exposed_provenance_mut::<c_void>(raw as usize);
-        // SAFETY: the library of the array has just said that this is its current stream on that
-        // GPU, and the owner is kept as long as the wrapper.
+        // SAFETY: this is the current stream of the array's library on that GPU, and the owner is
+        // kept as long as the wrapper.
         unsafe { Stream::from_raw(device, raw) }
     })
 }
 
-/// The stream of this library for a GPU, for libraries that do not tell theirs.
+/// The stream of this library for a GPU, for libraries that do not pass their own.
 pub(crate) fn own(py: Python<'_>, device: &Device, ordinal: usize) -> PyResult<Stream> {
     kept(py, ordinal, None, None, || Stream::new(device))
 }

@@ -185,11 +185,11 @@ impl<'a, T: Scalar> Driver<'a, T> {
                 let mut registers = self.advance(0, work)?;
                 let (before, now) =
                     (self.history.len(), registers[usize::from(ITERATIONS)] as usize);
-                let told = self.note(now, ring(&registers, HISTORY, before, now).map(residual));
+                let noted = self.note(now, ring(&registers, HISTORY, before, now).map(residual));
                 if status(&registers) != 0 || now >= max_iterations {
                     return Ok(registers);
                 }
-                if told.is_break() {
+                if noted.is_break() {
                     registers[usize::from(STATUS)] = f64::from(INTERRUPTED);
                     return Ok(registers);
                 }

@@ -387,10 +387,10 @@ impl<T: Scalar> Solver<'_, T> {
             ended = seen.status;
             let now = self.iterations() + seen.residuals.len();
             let residuals = seen.residuals.iter().map(|residual| residual / norm);
-            let told = self.driver.note(now, residuals);
+            let noted = self.driver.note(now, residuals);
             if ended == 0 && self.iterations() >= self.settings.max_iterations {
                 ended = EXHAUSTED;
-            } else if ended == 0 && told.is_break() {
+            } else if ended == 0 && noted.is_break() {
                 ended = INTERRUPTED;
             }
         }

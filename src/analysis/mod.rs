@@ -3,7 +3,6 @@
 //! Features that no choice reads are measured only on request: [`Pattern`], [`Fingerprint`] and
 //! [`Symmetry`].
 
-mod blocking;
 mod blocks;
 mod constants;
 mod contiguity;
@@ -19,8 +18,6 @@ mod structure;
 mod symmetry;
 pub(crate) mod value_set;
 
-pub use blocking::{Blocking, Blocks};
-pub(crate) use blocking::{Panel, PanelRows};
 pub use blocks::BlockFill;
 use contiguity::Contiguity;
 pub use distinct::Distinct;
@@ -29,6 +26,7 @@ pub use histogram::{Bin, Histogram};
 pub use locality::Reuse;
 pub use pattern::Pattern;
 pub(crate) use probes::Probes;
+pub(crate) use rows::ratio;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
 pub(crate) use slices::SliceSums;
 use slices::SortedSlices;
@@ -77,8 +75,6 @@ pub struct Analysis {
     pub structure: Structure,
     /// Measurements of the storage formats.
     pub(crate) probes: Probes,
-    /// Estimated work with `x` in blocks. None if the gathers hardly miss the nearest cache.
-    pub blocking: Option<Blocking>,
 }
 
 impl Analysis {
@@ -99,25 +95,29 @@ impl Analysis {
         memory::check_room(of_rows.saturating_add(Reuse::stamp_bytes(a.ncols(), a.nnz())))
     }
 
-    /// Measures `a`, and with `probe` what the storage formats measure themselves.
+    /// Measures `a`, and with the functions what the storage formats measure themselves: `probe` at
+    /// the same time as the structure, `probe_structured` afterwards.
     pub(crate) fn with_probes<T: Scalar>(
         a: CsrView<'_, T>,
-        probe: impl Fn(CsrView<'_, T>, &RowStats) -> Probes + Send + Sync,
+        probe: &(dyn Fn(&RowStats, &mut Probes) + Sync),
+        probe_structured: &(dyn Fn(&RowStats, &Structure, &mut Probes) + Sync),
     ) -> Self {
         let _span = span!(DEBUG, "analyze", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         if a.nnz().max(a.nrows()) < SHARED {
-            Self::measured(a, probe)
+            Self::measured(a, probe, probe_structured)
         } else {
             // Runs in the pool, whose threads split the tasks further.
-            rayon::scope(|_| Self::measured(a, probe))
+            rayon::scope(|_| Self::measured(a, probe, probe_structured))
         }
     }
 
     fn measured<T: Scalar>(
         a: CsrView<'_, T>,
-        probe: impl Fn(CsrView<'_, T>, &RowStats) -> Probes + Send + Sync,
+        probe: &(dyn Fn(&RowStats, &mut Probes) + Sync),
+        probe_structured: &(dyn Fn(&RowStats, &Structure, &mut Probes) + Sync),
     ) -> Self {
-        let (mut rows, mut row_lengths, mut probes, mut slices) = Default::default();
+        let (mut rows, mut row_lengths, mut slices) = Default::default();
+        let mut probes = Probes::default();
         let (mut reuse, mut contiguity, mut values) = Default::default();
         // Each of two threads starts with one half, the longer task first, and continues with the
         // rest of the other.
@@ -126,15 +126,15 @@ impl Analysis {
                 let pass = rows::pass(a.row_ptr());
                 rows = RowStats::from_histogram(a.ncols(), pass.histogram, pass.changes);
                 (row_lengths, slices) = (pass.row_lengths, pass.slices);
-                probes = probe(a, &rows);
+                probe(&rows, &mut probes);
             },
             &mut || contiguity = Contiguity::of(a.columns()),
             &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
             &mut || values = ValueStatistics::of(a.values()),
         ]);
         let structure = Structure::new(contiguity, values, reuse);
-        let blocking = Blocking::of(a.columns(), &rows, &structure);
-        Self { rows, row_lengths, slices, structure, probes, blocking }
+        probe_structured(&rows, &structure, &mut probes);
+        Self { rows, row_lengths, slices, structure, probes }
     }
 
     /// Analysis of a matrix with this pattern and the values of `a`.

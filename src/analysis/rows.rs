@@ -148,7 +148,7 @@ impl Quantiles {
 }
 
 /// `a / b`, or 0 if that is undefined.
-pub(super) fn ratio(a: f64, b: f64) -> f64 {
+pub(crate) fn ratio(a: f64, b: f64) -> f64 {
     if b == 0.0 { 0.0 } else { a / b }
 }
 

@@ -56,7 +56,7 @@ impl ValueSet {
         parallel::fold(values.len(), CHUNK * TOGETHER, Self::default, add, Self::merge)
     }
 
-    /// The set with this table of `keys` keys. A key is never zero; `zero` tells if zero is a
+    /// The set with this table of `keys` keys. A key is never zero; `zero` is true if zero is a
     /// value.
     pub(crate) fn from_table(slots: Box<[u64; SLOTS]>, keys: usize, zero: bool) -> Self {
         Self { slots, zero, len: keys + usize::from(zero) }

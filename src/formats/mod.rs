@@ -9,6 +9,7 @@ pub mod blocked;
 mod chunks;
 mod constants;
 pub mod coo;
+mod costs;
 pub mod csr;
 mod csr_source;
 mod device_vectors;
@@ -35,6 +36,8 @@ mod work;
 
 pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
+#[doc(hidden)]
+pub use costs::{Costs, KernelCosts};
 pub(crate) use csr_source::CsrSource;
 pub(crate) use device_vectors::DeviceVectors;
 pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
@@ -51,10 +54,12 @@ pub(crate) use work::{
     STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
 };
 
-use crate::analysis::{Analysis, Probes, RowStats};
+use crate::analysis::{Analysis, Probes, RowStats, Structure};
 use crate::device::{DeviceSpec, Gpu, Module, Ptr, Queue, Residency, Scaling};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind, memory};
+#[cfg(test)]
+use proptest::prelude::BoxedStrategy;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display};
 use std::ops::RangeInclusive;
@@ -86,11 +91,21 @@ pub(crate) trait Format: 'static {
     /// Parses the arguments between the parentheses of a plan's spelling.
     fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
 
+    /// Spellings of any plan, for property tests, in addition to the examples with other numbers.
+    #[cfg(test)]
+    fn any_plan() -> BoxedStrategy<String> {
+        crate::testing::any_example(Self::EXAMPLES)
+    }
+
     /// Adds what the format measures of a matrix itself, for its candidates and their work.
     fn probe<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &mut Probes) {}
 
-    /// Candidate plans for a matrix on a kind of device.
-    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self::Plan>;
+    /// Adds what the format measures only with knowledge of the columns and values.
+    fn probe_structured<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &Structure, _: &mut Probes) {
+    }
+
+    /// Candidate plans for a matrix on a kind of device, with thresholds by the costs.
+    fn candidates(analysis: &Analysis, costs: Costs<'_>, on: Target) -> Vec<Self::Plan>;
 
     /// Work and memory traffic of one SpMV. Pure, computed without packing, and exact within
     /// [`Format::estimate_bounds`].
@@ -106,7 +121,7 @@ pub(crate) trait Format: 'static {
         None
     }
 
-    /// Reason why the format cannot hold the matrix under the plan, if an analysis tells.
+    /// Reason why the format cannot hold the matrix under the plan, if an analysis shows it.
     /// [`Format::work`] is then a lower bound, and packing is [`Error::PlanLimit`].
     fn refusal(_: &Self::Plan, _: &Analysis) -> Option<String> {
         None
@@ -147,7 +162,7 @@ pub(crate) trait Format: 'static {
     }
 
     /// Time of an SpMV on an H200, in µs: an estimate from exact quantities, bytes, rows,
-    /// slots and the longest chain of one thread. It tells which plans are not candidates
+    /// slots and the longest chain of one thread. It excludes plans from the candidates
     /// (`tuning::bounds`), and is fitted with `csr(balanced)` to the same matrices.
     fn estimate_us(plan: &Self::Plan, analysis: &Analysis, work: &Work) -> f64;
 
@@ -358,24 +373,6 @@ impl Target {
     /// Returns the kind of a device.
     pub fn of(device: &DeviceSpec) -> Self {
         if device.gpu.is_some() { Self::Gpu } else { Self::Cpu }
-    }
-}
-
-/// Relative costs of padding, overflow and sections, in stored slots: the formats with a threshold
-/// derive it from them. Measured for a device and stored in its profile.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Weights {
-    /// Cost of an entry in a COO part, in ELL slots.
-    pub tail_slots: f64,
-    /// Cost of a section of JDS, in ELL slots.
-    pub section_slots: u64,
-}
-
-impl Default for Weights {
-    /// The bytes of a COO entry over those of an ELL slot, rounded up for the row search; and a row
-    /// of the section table plus a half-filled strip on either side.
-    fn default() -> Self {
-        Self { tail_slots: 2.0, section_slots: jds::DEFAULT_SECTION_SLOTS }
     }
 }
 

@@ -133,10 +133,14 @@ macro_rules! registry {
 
             /// Candidate plans of all formats on a kind of device, in registry order.
             #[doc(hidden)]
-            pub fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<Self> {
+            pub fn candidates(
+                analysis: &Analysis,
+                costs: Costs<'_>,
+                on: Target,
+            ) -> Vec<Self> {
                 let mut all = Vec::new();
                 $(
-                    let plans = $module::$Format::candidates(analysis, weights, on);
+                    let plans = $module::$Format::candidates(analysis, costs, on);
                     all.extend(plans.into_iter().map(Self::$Format));
                 )+
                 all
@@ -186,13 +190,28 @@ macro_rules! registry {
             }
         }
 
+        /// Any admissible plan.
+        #[cfg(test)]
+        pub(crate) fn any_plan() -> impl proptest::strategy::Strategy<Value = Plan> {
+            use proptest::strategy::{Strategy, Union};
+            let texts = [
+                $(
+                    $module::$Format::any_plan(),
+                    crate::testing::any_example($module::$Format::EXAMPLES),
+                )+
+            ];
+            Union::new(texts).prop_map(|text| text.parse().unwrap())
+        }
+
         /// Measures a matrix for every choice.
         pub(crate) fn analyze<T: Scalar>(a: CsrView<'_, T>) -> Analysis {
-            Analysis::with_probes(a, |a, rows| {
-                let mut probes = Probes::default();
-                $($module::$Format::probe(a, rows, &mut probes);)+
-                probes
-            })
+            let probe = |rows: &RowStats, probes: &mut Probes| {
+                $($module::$Format::probe(a, rows, probes);)+
+            };
+            let probe_structured = |rows: &RowStats, structure: &Structure, probes: &mut Probes| {
+                $($module::$Format::probe_structured(a, rows, structure, probes);)+
+            };
+            Analysis::with_probes(a, &probe, &probe_structured)
         }
 
         impl Display for Plan {

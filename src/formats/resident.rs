@@ -66,6 +66,12 @@ impl<T: Scalar> ResidentMatrix<T> {
         }
     }
 
+    /// True if a product waits until it is done, because the host takes part in it.
+    #[cfg(test)]
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self, Self::Gpu(_, matrix) if matrix.waits())
+    }
+
     /// `y = A x`, executed directly on the CPU and enqueued on a GPU.
     ///
     /// `x` has `ncols` elements and `y` has `nrows`, checked by the caller.

@@ -205,7 +205,7 @@ impl<T: Scalar> SparseOp<T> {
         let mut stage =
             free.map_or_else(|| StagingBuffers::new(gpu, self.nrows, self.ncols), Ok)?;
         // After an error the staging buffers are not reused.
-        stage.through(x, y, read, product)?;
+        stage.run(x, y, read, product)?;
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
         Ok(())
     }

@@ -2,19 +2,23 @@
 
 use super::prepare::Prepared;
 use super::transpose::Transposition;
-use super::{SparseOp, SparseOpBuilder};
-use crate::analysis::Analysis;
+use super::{SparseOp, SparseOpBuilder, Tuning};
+use crate::analysis::{Analysis, SHARED};
 use crate::device::Device;
-use crate::formats::{Scaler, Updater};
-use crate::matrix::CsrView;
+use crate::formats::{self, CsrSource, Scaler, Updater};
+use crate::matrix::{CsrCow, CsrView};
 use crate::trace::span;
 use crate::tuning::lookup::ProfileSource;
-use crate::tuning::plan_timer::PackSource;
+use crate::tuning::plan_timer::{PackSource, csr_bytes};
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
 use once_cell::sync::OnceCell;
 use std::borrow::Cow;
 use std::sync::Mutex;
+use tracing::field::display;
+
+/// Least ratio of the memory to the copy of a matrix that is made before its plan is chosen.
+const COPY_SHARE: u64 = 4;
 
 impl SparseOpBuilder {
     pub(crate) fn build_impl<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<SparseOp<T>, Error> {
@@ -28,6 +32,49 @@ impl SparseOpBuilder {
         op.preparation.analyze = analyze;
         op.preparation.upload += total - analyze;
         Ok(op)
+    }
+
+    /// Returns the matrix with rounded values, if rounding is set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ValueRange`].
+    pub(super) fn rounded<'a, T: Scalar>(&self, a: CsrView<'a, T>) -> Result<CsrCow<'a, T>, Error> {
+        self.value_precision.map_or(Ok(a.into()), |precision| T::round(a, precision))
+    }
+
+    /// Analyses a matrix, and meanwhile copies a large one to the GPU that packs it. Returns the
+    /// analysis with its time in seconds. Without the copy if there is no GPU, if the plan is not
+    /// packed from it, or if little memory would be left.
+    fn analyzed_and_copied<T: Scalar>(
+        &self,
+        a: CsrView<'_, T>,
+    ) -> ((Analysis, f64), Option<CsrSource<T>>) {
+        let analyze = || timed(|| formats::analyze(a));
+        let packs_there = match &self.tuning {
+            Tuning::Fixed(plan) => plan.packs_on_device(),
+            _ => true,
+        };
+        if a.nnz() < SHARED || !packs_there || self.device == Some(Device::Cpu) {
+            return (analyze(), None);
+        }
+        let copy = || {
+            let Device::Cuda(gpu) = self.device.clone().unwrap_or_else(Device::auto) else {
+                return None;
+            };
+            let room = gpu.free_memory().ok()?.min(self.memory_limit.unwrap_or(u64::MAX));
+            if csr_bytes(a) as u64 > room / COPY_SHARE {
+                return None;
+            }
+            let _span = span!(DEBUG, "upload", bytes = csr_bytes(a), device = display(gpu));
+            // An error comes again when the matrix is packed.
+            CsrSource::upload(a, gpu).ok()
+        };
+        std::thread::scope(|scope| {
+            let copy = std::thread::Builder::new().spawn_scoped(scope, copy);
+            let analyzed = analyze();
+            (analyzed, copy.ok().and_then(|copy| copy.join().ok().flatten()))
+        })
     }
 
     pub(crate) fn build_analyzed_impl<T: Scalar>(
@@ -101,8 +148,11 @@ impl SparseOpBuilder {
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         let a = source.a;
-        let requested = Transposition::requested(self, a)?;
-        let settings = requested.reserve_memory(self);
+        let transposition = self.transpose.then(|| Transposition::of(a)).transpose()?;
+        let settings = match &transposition {
+            Some(transposition) => Cow::Owned(transposition.reserve_memory(self)),
+            None => Cow::Borrowed(self),
+        };
         let Prepared { decision, mut matrix, preparation } =
             settings.prepare(&device, source, analysis)?;
         let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a, false));
@@ -125,7 +175,9 @@ impl SparseOpBuilder {
             spmm_packing: OnceCell::new(),
             lazy_packing: Mutex::default(),
         };
-        requested.prepare(&op)?;
+        if let Some(transposition) = transposition {
+            transposition.prepare(&op)?;
+        }
         Ok(op)
     }
 }

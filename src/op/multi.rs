@@ -166,7 +166,7 @@ impl<T: Scalar> SparseOp<T> {
             Device::Cuda(gpu) => {
                 let by = Scaling { alpha: alpha.into(), beta: beta.into() };
                 let mut stage = spmm_packing.stage(*gpu, x.len(), y.len())?;
-                stage.through(x, y, beta != T::ZERO, |queue, x, y| {
+                stage.run(x, y, beta != T::ZERO, |queue, x, y| {
                     // SAFETY: the stage's memory has these lengths, and outlives the product.
                     unsafe {
                         let multiply =
@@ -312,7 +312,7 @@ impl<T: Scalar> SparseOp<T> {
         let a = self.to_csr()?;
         Analysis::check_memory(a.view())?;
         let analysis = Analysis::of(a.view());
-        let builder = self.settings_for_another().tuning(Tuning::Predict).remember(false);
+        let builder = self.auxiliary_builder().tuning(Tuning::Predict).remember(false);
         let plan = builder.plan_for_spmm(&analysis, &self.device, T::KIND);
         // Here the size of the packing is known, and checked against the limit for given and chosen
         // plans.

@@ -2,9 +2,9 @@
 //! decision or timing run.
 
 use super::{SparseOpBuilder, Tuning};
-use crate::analysis::{Analysis, Fingerprint, SHARED};
+use crate::analysis::{Analysis, Fingerprint};
 use crate::device::{Device, DeviceSpec, Gpu, Module};
-use crate::formats::{self, CsrSource, Plan, ResidentMatrix, csr};
+use crate::formats::{Plan, ResidentMatrix, csr};
 use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::tuning::caches::CacheState;
@@ -21,9 +21,6 @@ use crate::{Error, Scalar, ScalarKind};
 use once_cell::sync::OnceCell;
 use std::sync::{Mutex, PoisonError};
 use tracing::field::display;
-
-/// Least ratio of the memory to the copy of a matrix that is made before its plan is chosen.
-const COPY_SHARE: u64 = 4;
 
 /// A packed matrix, the decision for its plan, and the time of the preparation.
 pub(super) struct Prepared<T: Scalar> {
@@ -52,7 +49,7 @@ impl SparseOpBuilder {
             let mut decision = self.decide_on(device, analysis, T::KIND)?;
             let entry = self.store_entry(a, analysis, &spec, &mut decision);
             if let Some(entry) = &entry {
-                entry.recall(&mut decision, analysis, &spec);
+                entry.load(&mut decision, analysis, &spec);
             }
             span.record("plan", display(&decision.plan));
             span.record("candidates", decision.candidates.len());
@@ -120,7 +117,7 @@ impl SparseOpBuilder {
             {
                 ready = Some(self.calibrate(device, source, analysis, &mut decision)?);
                 if let Some(entry) = entry {
-                    entry.keep(&mut decision, &spec);
+                    entry.save(&mut decision, &spec);
                 }
             }
             _ => {}
@@ -157,40 +154,6 @@ impl SparseOpBuilder {
             }
             Tuning::Fixed(plan) => select::fixed(plan.clone(), analysis, &spec, profile, request),
         }
-    }
-
-    /// Analyses a matrix, and meanwhile copies a large one to the GPU that packs it. Returns the
-    /// analysis with its time in seconds. Without the copy if there is no GPU, if the plan is not
-    /// packed from it, or if little memory would be left.
-    pub(super) fn analyzed_and_copied<T: Scalar>(
-        &self,
-        a: CsrView<'_, T>,
-    ) -> ((Analysis, f64), Option<CsrSource<T>>) {
-        let analyze = || timed(|| formats::analyze(a));
-        let packs_there = match &self.tuning {
-            Tuning::Fixed(plan) => plan.packs_on_device(),
-            _ => true,
-        };
-        if a.nnz() < SHARED || !packs_there || self.device == Some(Device::Cpu) {
-            return (analyze(), None);
-        }
-        let copy = || {
-            let Device::Cuda(gpu) = self.device.clone().unwrap_or_else(Device::auto) else {
-                return None;
-            };
-            let room = gpu.free_memory().ok()?.min(self.memory_limit.unwrap_or(u64::MAX));
-            if csr_bytes(a) as u64 > room / COPY_SHARE {
-                return None;
-            }
-            let _span = span!(DEBUG, "upload", bytes = csr_bytes(a), device = display(gpu));
-            // An error comes again when the matrix is packed.
-            CsrSource::upload(a, gpu).ok()
-        };
-        std::thread::scope(|scope| {
-            let copy = std::thread::Builder::new().spawn_scoped(scope, copy);
-            let analyzed = analyze();
-            (analyzed, copy.ok().and_then(|copy| copy.join().ok().flatten()))
-        })
     }
 
     /// Store entry of the decision. None if decisions are not stored.
@@ -295,7 +258,7 @@ impl SparseOpBuilder {
 impl StoreEntry {
     /// Loads the stored plan, if there is one that may be chosen now. The outcome is recorded in
     /// the decision.
-    fn recall(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
+    fn load(&self, decision: &mut Decision, analysis: &Analysis, spec: &DeviceSpec) {
         let found = self.store.find(&self.key, spec).and_then(|entry| {
             match decision.objection(&entry.timing_run.winner, analysis, spec) {
                 Some(objection) => {
@@ -314,7 +277,7 @@ impl StoreEntry {
     }
 
     /// Stores the result of a timing run. The outcome is recorded in the decision.
-    fn keep(self, decision: &mut Decision, spec: &DeviceSpec) {
+    fn save(self, decision: &mut Decision, spec: &DeviceSpec) {
         let Some(timing_run) = decision.timing_run().cloned() else { return };
         let kept = self.store.keep(&StoredDecision::now(self.key, spec, timing_run));
         let now = match kept {

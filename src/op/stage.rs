@@ -30,7 +30,7 @@ impl<T: Scalar> StagingBuffers<T> {
     }
 
     /// Copies `x` in, and `y` if it is `read`; enqueues `work`, copies `y` out, and waits.
-    pub(super) fn through(
+    pub(super) fn run(
         &mut self,
         x: &[T],
         y: &mut [T],

@@ -111,8 +111,6 @@ impl<T: Scalar> SparseOp<T> {
 
 /// A transposed matrix to be packed, or the reason why none is necessary.
 pub(super) enum Transposition<T> {
-    /// It is not requested.
-    NotAsked,
     /// It equals the matrix.
     Same,
     /// It differs from the matrix.
@@ -120,15 +118,15 @@ pub(super) enum Transposition<T> {
 }
 
 impl<T: Scalar> Transposition<T> {
-    fn of(a: CsrView<'_, T>) -> Result<Self, Error> {
+    /// Transposes a matrix.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(super) fn of(a: CsrView<'_, T>) -> Result<Self, Error> {
         let transposed = a.try_transpose()?;
         let same = a.equals_transpose(&transposed)?;
         Ok(if same { Self::Same } else { Self::Other(transposed) })
-    }
-
-    /// Transposition requested by the settings.
-    pub(super) fn requested(settings: &SparseOpBuilder, a: CsrView<'_, T>) -> Result<Self, Error> {
-        if settings.transpose { Self::of(a) } else { Ok(Self::NotAsked) }
     }
 
     /// Settings for the matrix itself that reserve memory for plain CSR of this one, if a limit
@@ -139,34 +137,29 @@ impl<T: Scalar> Transposition<T> {
                 let entries = transposed.nnz() * (size_of::<u32>() + size_of::<T>());
                 (entries + (transposed.nrows() + 1) * size_of::<u64>()) as u64
             }
-            Self::NotAsked | Self::Same => 0,
+            Self::Same => 0,
         };
         let memory_limit = settings.memory_limit.map(|limit| limit.saturating_sub(bytes));
         SparseOpBuilder { memory_limit, ..settings.clone() }
     }
 
-    /// Packs it for a newly built operator, if it was requested.
+    /// Packs it for a newly built operator.
     pub(super) fn prepare(self, op: &SparseOp<T>) -> Result<(), Error> {
-        match self {
-            Self::NotAsked => Ok(()),
-            requested => {
-                get_or_make(&op.transposed, &op.lazy_packing, || requested.make(op)).map(drop)
-            }
-        }
+        get_or_make(&op.transposed, &op.lazy_packing, || self.make(op)).map(drop)
     }
 
     /// Decides and packs, on the device of `op` and within the rest of its memory limit.
     fn make(self, op: &SparseOp<T>) -> Result<Transposed<T>, Error> {
         let Self::Other(transposed) = self else { return Ok(Transposed::Same) };
-        let builder = op.settings_for_another().build(&transposed)?;
+        let builder = op.auxiliary_builder().build(&transposed)?;
         Ok(Transposed::Own(Box::new(builder)))
     }
 }
 
 impl<T: Scalar> SparseOp<T> {
-    /// Settings for an additional packing on the operator's device, within the rest of its memory
+    /// Builder of an auxiliary packing on the operator's device, within the rest of its memory
     /// limit.
-    pub(super) fn settings_for_another(&self) -> SparseOpBuilder {
+    pub(super) fn auxiliary_builder(&self) -> SparseOpBuilder {
         let memory_limit =
             self.settings.memory_limit.map(|limit| limit.saturating_sub(self.memory_bytes()));
         let device = Some(self.device.clone());

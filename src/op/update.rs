@@ -4,7 +4,7 @@ use super::multi::SpmmPacking;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{ResidentMatrix, Updater};
-use crate::matrix::{CsrCow, CsrView, ToCsr, rounded};
+use crate::matrix::{CsrView, ToCsr, rounded};
 use crate::trace::{Entered, span};
 use crate::{Error, Scalar};
 use once_cell::sync::OnceCell;
@@ -183,15 +183,6 @@ impl SparseOpBuilder {
     /// True if values are rounded.
     pub(super) fn rounds<T: Scalar>(&self) -> bool {
         self.value_precision.is_some_and(|precision| precision.is_narrower_than(T::KIND))
-    }
-
-    /// Returns the matrix with rounded values, if rounding is set.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ValueRange`].
-    pub(super) fn rounded<'a, T: Scalar>(&self, a: CsrView<'a, T>) -> Result<CsrCow<'a, T>, Error> {
-        self.value_precision.map_or(Ok(a.into()), |precision| T::round(a, precision))
     }
 
     /// Returns the values rounded, if rounding is set.

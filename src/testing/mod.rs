@@ -26,7 +26,7 @@ mod scaled;
 mod spmm;
 mod update;
 
-pub(crate) use conformance::{awkward, check_format, format_suite, product};
+pub(crate) use conformance::{any_example, awkward, check_format, format_suite, product};
 pub(crate) use devices::devices;
 pub(crate) use oracle::{Oracle, x_vector};
 pub(crate) use spmm::check_spmm;

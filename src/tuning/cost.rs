@@ -234,6 +234,25 @@ impl Coefficients {
         const MOST: f64 = 1e12;
         self.terms().iter().chain(&self.packing()).all(|c| (0.0..=MOST).contains(c))
     }
+
+    /// Time of a part of a large product, in ns: every byte is read from memory, and gathers do not
+    /// miss.
+    pub(super) fn cost(&self, work: &Work) -> f64 {
+        let parts = [
+            (work.slots, self.slot),
+            (work.dependent_adds, self.dependent_add),
+            (work.masked_slots, self.masked_slot),
+            (work.strided_slots, self.strided_slot),
+            (work.decoded, self.decoded),
+            (work.tail, self.tail),
+            (work.rows, self.row),
+            (work.scattered, self.scattered),
+            (work.groups, self.group),
+            (work.bytes(), self.byte),
+            (work.gathered, self.gathered),
+        ];
+        parts.iter().map(|&(amount, each)| amount as f64 * each).sum()
+    }
 }
 
 /// Capacity of caches and branch predictors, in entries and branches; part of a profile.

@@ -6,7 +6,7 @@ use super::record::{Record, Validation};
 use super::ron_text;
 use crate::device::{Ceilings, DeviceSpec};
 use crate::formats::kernel_names::fallback_kernels;
-use crate::formats::{Weights, coo, jds};
+use crate::formats::{KernelCosts, Target, Work};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -288,40 +288,32 @@ impl Profile {
         found.map(|(name, coefficients)| (name.as_str(), coefficients))
     }
 
-    /// Costs of COO entries and sections in units of slots, from the coefficients of the kernels
-    /// that have them.
-    ///
-    /// A fit may assign the cost of a slot partly to the gather and partly to the slot itself; the
-    /// number of gathered slots depends on the matrix. On a GPU all slots count as gathered: rows
-    /// so uneven that they have COO entries seldom have consecutive columns. On the CPU none does:
-    /// this offsets the rows of the COO part, which are not counted either (counting gathers
-    /// changed the width of the gallery's `circuit` in f64 from 6 to 5, a tenth slower on Zen 4).
+    /// Costs of the measured kernels, from which formats derive their thresholds.
     #[doc(hidden)]
-    pub fn weights(&self, scalar: ScalarKind) -> Weights {
-        /// Least cost of a section: the loss at its strips.
-        const LEAST: f64 = jds::DEFAULT_SECTION_SLOTS as f64;
-        /// Largest cost of a section: the largest number that a plan can be spelled with.
-        const MOST: f64 = (u32::MAX - 1) as f64;
-        let default = Weights::default();
-        let gathers = self.device.gpu.is_some();
-        let ratio = |kernel: &str, cost: fn(&Coefficients) -> f64, bytes: u64| {
-            let c = self.coefficients(scalar, kernel)?;
-            let slot = c.slot + c.byte * crate::formats::slot_bytes(scalar) as f64;
-            let ratio = if gathers {
-                (cost(c) + c.byte * bytes as f64) / (slot + c.gathered)
-            } else {
-                cost(c) / slot
-            };
-            (ratio.is_finite() && ratio > 0.0).then_some(ratio)
-        };
-        let section = ratio("jds.sections", |c| c.group, 0).map(|r| r.clamp(LEAST, MOST) as u64);
-        Weights {
-            // Below 1 no entry would stay in ELL, above 16 none would leave it: such a fit is
-            // noise.
-            tail_slots: ratio("hyb", |c| c.tail, coo::entry_bytes(scalar))
-                .map_or(default.tail_slots, |r| r.clamp(1.0, 16.0)),
-            section_slots: section.unwrap_or(default.section_slots),
-        }
+    pub fn costs(&self, scalar: ScalarKind) -> ProfileCosts<'_> {
+        ProfileCosts { profile: self, scalar }
+    }
+}
+
+/// Costs of the kernels of a profile, for values of one type.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct ProfileCosts<'a> {
+    profile: &'a Profile,
+    scalar: ScalarKind,
+}
+
+impl KernelCosts for ProfileCosts<'_> {
+    fn scalar(&self) -> ScalarKind {
+        self.scalar
+    }
+
+    fn on(&self) -> Target {
+        Target::of(&self.profile.device)
+    }
+
+    fn cost(&self, kernel: &str, work: &Work) -> Option<f64> {
+        Some(self.profile.coefficients(self.scalar, kernel)?.cost(work))
     }
 }
 
@@ -329,7 +321,7 @@ impl Profile {
 mod tests {
     use super::*;
     use crate::device::Device;
-    use crate::formats::{Plan, Target};
+    use crate::formats::Plan;
     use crate::tuning::record::{RecordedRun, RecordedStats, Regret};
 
     #[test]
@@ -362,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn fits_are_told_apart() {
+    fn fits_are_distinguished() {
         let h200 = Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
         let here = DeviceSpec { ..h200.device.clone() };
         let current = Profile { kernels: here.kernels().to_owned(), ..h200.clone() };

@@ -170,7 +170,8 @@ pub fn select(
     let (found, analysis) = (found.into(), &*request.reliable(analysis));
     let profile = &*found.profile;
     let predictor = Predictor { profile, device, scale: found.scale(device) };
-    let plans = Plan::candidates(analysis, &profile.weights(request.scalar), Target::of(device));
+    let costs = profile.costs(request.scalar);
+    let plans = Plan::candidates(analysis, Some(&costs), Target::of(device));
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, &predictor, &request)).collect();
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
@@ -309,6 +310,7 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::matrix::gallery;
+    use crate::tuning::cost::Coefficients;
     use std::sync::Arc;
 
     fn analysis(spec: &str) -> Analysis {
@@ -443,16 +445,23 @@ mod tests {
         let analysis = analysis("webbase,rows=20k");
         let mut profile =
             Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
-        // A profile in which this kernel is the fastest.
-        profile.coefficients.values_mut().for_each(|kernels| {
-            kernels.insert("hyb.host".to_owned(), super::super::cost::Coefficients::default());
-        });
+        let on_request = |plan: &Plan| !plan.is_eligible(Target::Gpu);
+        let plans = Plan::candidates(&analysis, None, Target::Gpu);
+        // A profile in which the kernels of such plans alone are the fastest.
+        for plan in plans.iter().filter(|plan| on_request(plan)) {
+            let (kernel, fastest) = (plan.kernel(Target::Gpu), Coefficients::default());
+            assert!(plans.iter().all(|p| on_request(p) || p.kernel(Target::Gpu) != kernel));
+            profile.coefficients.values_mut().for_each(|kernels| {
+                kernels.insert(kernel.to_owned(), fastest);
+            });
+        }
         let request = Request::new(&analysis, ScalarKind::F32, u64::MAX);
         let decision =
             select(&analysis, &profile.device.clone(), Arc::new(profile), request).unwrap();
-        let waits = |c: &&Candidate| c.plan.to_string().contains("tail:host");
-        let waiting: Vec<_> = decision.candidates.iter().filter(waits).collect();
-        assert!(!waiting.is_empty() && waiting.iter().all(|c| c.verdict == Verdict::OnRequest));
+        let found: Vec<_> =
+            decision.candidates.iter().filter(|candidate| on_request(&candidate.plan)).collect();
+        assert!(found.iter().all(|candidate| candidate.verdict == Verdict::OnRequest));
+        assert!(!found.is_empty());
     }
 
     #[test]

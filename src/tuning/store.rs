@@ -29,7 +29,7 @@ const FOLDER: &str = "sparseop/decisions";
 /// Version of the layout of [`StoredDecision`]; an entry of another version is a miss.
 const SCHEMA: u32 = 4;
 
-/// First bytes of every entry, by which it is told from other files of the folder.
+/// First bytes of every entry, which distinguish it from other files of the folder.
 const START: &[u8] = b"(\n    schema: ";
 
 /// Largest number of entries; beyond it the oldest are removed.

@@ -5,7 +5,7 @@ use crate::offline::{Measured, PlanRun};
 use crate::repeat::Decisions;
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::Device;
-use sparseop::formats::{FormatKind, Plan, Target, Weights, Work};
+use sparseop::formats::{FormatKind, Plan, Target, Work};
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::tuning::calibrate::{Judge, TimingBaseline};
 use sparseop::tuning::decision::{Decision, Request, TimedPlan, TimingOutcome, TimingRun};
@@ -81,7 +81,7 @@ impl Trial {
             Device::Cpu => limit.saturating_mul(TOGETHER),
             _ => limit.saturating_mul(TOGETHER).min(available / 2),
         };
-        let mut plans = Plan::candidates(analysis, &Weights::default(), on);
+        let mut plans = Plan::candidates(analysis, None, on);
         for plan in subject.also {
             if !plans.contains(plan) {
                 plans.push(plan.clone());

@@ -49,9 +49,8 @@ pub(super) struct AnalyzeArgs {
 
 pub(super) fn run(args: &AnalyzeArgs, console: &Console) -> Result<()> {
     let mut page = args.report.begin("Analysis")?;
-    args.matrices.for_each(console, |source| match args.choice.dtype {
-        ScalarKind::F32 => analyze::<f32>(args, source, page.as_mut(), console),
-        ScalarKind::F64 => analyze::<f64>(args, source, page.as_mut(), console),
+    args.matrices.for_each(console, |source| {
+        by_scalar!(args.choice.dtype, analyze(args, source, page.as_mut(), console))
     })?;
     args.report.finish(page, console)
 }
@@ -146,8 +145,8 @@ impl Findings {
 
     /// Width of the ELL part by every rule, and the traffic of a hybrid of that width.
     fn hyb_widths(&self) -> impl Iterator<Item = (String, u32, Work)> {
-        let weights = self.decision.profile.weights(self.scalar);
-        let measured = hyb::fastest(self.histogram(), weights.tail_slots);
+        let costs = self.decision.profile.costs(self.scalar);
+        let measured = hyb::fastest(self.histogram(), Some(&costs));
         let rules = Rule::WORDS
             .iter()
             .map(|&(name, rule)| (name.to_owned(), rule.width(self.histogram(), self.scalar)));

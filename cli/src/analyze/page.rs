@@ -22,7 +22,7 @@ pub(super) fn matrix<T: Scalar>(
     choice: &ChoiceArgs,
 ) -> Result<report::Matrix> {
     let (rows, decision) = (&findings.analysis.rows, &findings.decision);
-    let weights = decision.profile.weights(T::KIND);
+    let costs = decision.profile.costs(T::KIND);
     let plans = decision.candidates.iter().map(|candidate| &candidate.plan);
     let explanation = Explanation {
         rows,
@@ -38,7 +38,7 @@ pub(super) fn matrix<T: Scalar>(
         device: findings.device.clone(),
         measurement: Vec::new(),
         rows: rows.clone(),
-        thresholds: Some(Thresholds::of(plans, &rows.histogram, &weights, T::KIND)),
+        thresholds: Some(Thresholds::of(plans, &rows.histogram, Some(&costs), T::KIND)),
         pattern: Some(Raster::of(a)?),
         busy: None,
         bandwidth: report::copy_bandwidth(&choice.device()?)?,

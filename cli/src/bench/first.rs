@@ -1,7 +1,7 @@
 //! `sparseop bench --first`: time from the start of a process to its first product.
 //!
-//! Every measurement runs in a process of its own, which repeats the command with the variable
-//! [`CHILD`] and prints its times as one line of JSON.
+//! Every measurement runs in a process of its own: the same command with the variable [`CHILD`]. It
+//! prints two lines of JSON, the times of its first product and those of a second operator.
 
 use super::BenchArgs;
 use crate::choice::ChoiceArgs;
@@ -34,7 +34,7 @@ const CUDA_CACHE: &str = "CUDA_CACHE_DISABLE";
 const EMPTY_RUNS: usize = 3;
 const FILLED_RUNS: usize = 5;
 
-/// Parts of the time to a first product, in seconds.
+/// Times to a first product in parts, in seconds: the line of a measuring process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct FirstParts {
     plan: String,
@@ -51,23 +51,23 @@ struct FirstParts {
     check: f64,
     pack: f64,
     upload: f64,
-    /// The rest of the build.
+    /// The build apart from these parts.
     rest: f64,
-    /// The first product, with vectors where the user has them.
+    /// The first product, with the copies of vectors in host memory.
     product: f64,
-    /// Part of all this in which kernels were loaded from the cache or compiled.
+    /// Loading kernels from the cache and compiling them, as a part of the times above.
     kernels: f64,
     /// Number of kernels, or modules of kernels, compiled.
     compiled: usize,
 }
 
-/// A row of the table.
+/// Times to a first product from one state: a column of the table.
 #[derive(Debug, Serialize)]
 struct FirstState {
-    /// `empty_cache`, `kernels_cached` or `on_device`; on the CPU `new` or `again`.
+    /// On a GPU `empty_cache`, `kernels_cached` or `on_device`; on the CPU `new` or `again`.
     state: &'static str,
     plan: String,
-    /// Number of processes, of which the median is quoted.
+    /// Number of processes, of which the one with the median total is reported.
     runs: usize,
     /// Number of kernels, or modules of kernels, compiled.
     compiled: usize,
@@ -85,7 +85,7 @@ struct FirstState {
     kernels_us: f64,
 }
 
-/// All rows of a matrix.
+/// Results of a matrix.
 #[derive(Debug, Serialize)]
 struct FirstReport {
     matrix: String,
@@ -99,23 +99,20 @@ struct FirstReport {
 
 /// Measures the matrix of this process, or starts processes that do.
 pub(super) fn run(args: &BenchArgs, console: &Console) -> Result<()> {
-    let asked = env::var(CHILD).ok().and_then(|text| text.parse::<usize>().ok());
-    let number = Cell::new(0);
+    let measured = env::var(CHILD).ok().and_then(|text| text.parse::<usize>().ok());
+    let count = Cell::new(0);
     args.matrices.for_each(console, |source| {
-        let this = number.replace(number.get() + 1);
-        match asked {
+        let number = count.replace(count.get() + 1);
+        match measured {
             None => {
-                let report = report(args, source, this)?;
+                let report = report(args, source, number)?;
                 if args.json {
                     return console.print_json(&report);
                 }
                 console.print(&report.table())
             }
-            Some(asked) if asked != this => Ok(()),
-            Some(_) => match args.choice.dtype {
-                ScalarKind::F32 => measure::<f32>(&args.choice, source, console),
-                ScalarKind::F64 => measure::<f64>(&args.choice, source, console),
-            },
+            Some(measured) if measured != number => Ok(()),
+            Some(_) => by_scalar!(args.choice.dtype, measure(&args.choice, source, console)),
         }
     })
 }
@@ -129,12 +126,12 @@ fn measure<T: Scalar>(choice: &ChoiceArgs, source: &MatrixSource, console: &Cons
     let builder = choice.builder()?;
     let (x, mut y) = (x_vector::<T>(a.ncols()), vec![T::ZERO; a.nrows()]);
     let mut from_host = || -> Result<_> {
-        let known = kernel_log().len();
+        let loaded = kernel_log().len();
         let (op, build) = timed(|| builder.build(&a));
         let op = op?;
         let (done, product) = timed(|| op.apply(&x, &mut y));
         done?;
-        Ok((parts(&a, &op, [build, product], known), op))
+        Ok((parts(&a, &op, [build, product], loaded), op))
     };
     let (first, op) = from_host()?;
     console.print_json(&FirstParts { open, read, ..first })?;
@@ -146,7 +143,8 @@ fn measure<T: Scalar>(choice: &ChoiceArgs, source: &MatrixSource, console: &Cons
     console.print_json(&second)
 }
 
-/// A product of a matrix that is on the device, with vectors there.
+/// Times of an operator of a matrix in the memory of the device, and of a product with vectors
+/// there.
 fn on_device<T: Scalar>(
     builder: &SparseOpBuilder,
     device: &Device,
@@ -154,8 +152,8 @@ fn on_device<T: Scalar>(
     x: &[T],
 ) -> Result<FirstParts> {
     let (stream, builder) = (Stream::new(device)?, builder.clone().device(device.clone()));
+    // Integers are copied as the numbers with the same bits.
     let on_device = |words: Vec<u32>| {
-        // Copied as they are, whatever number they stand for.
         DeviceVec::from_slice(device, &words.into_iter().map(f32::from_bits).collect::<Vec<_>>())
     };
     let halves = a.row_ptr().iter().flat_map(|&at| [at as u32, (at as u64 >> 32) as u32]);
@@ -167,7 +165,7 @@ fn on_device<T: Scalar>(
     let there = unsafe {
         ForeignCsr::from_raw(device, shape, a.nnz(), row_ptr, col_idx.address(), values.address())
     }?;
-    let known = kernel_log().len();
+    let loaded = kernel_log().len();
     let (op, build) = timed(|| builder.build_from_device(&stream, &there));
     let op = op?;
     let (done, product) = timed(|| {
@@ -175,31 +173,31 @@ fn on_device<T: Scalar>(
         stream.synchronize()
     });
     done?;
-    Ok(parts(a, &op, [build, product], known))
+    Ok(parts(a, &op, [build, product], loaded))
 }
 
-/// The parts of an operator, given the seconds of its build and of its first product. Kernels
-/// before number `known` of the log are older.
+/// Parts of the time of an operator, whose build and first product took these seconds. The first
+/// `loaded` kernels of the log are older than the operator.
 fn parts<T: Scalar>(
     a: &CsrMatrix<T>,
     op: &SparseOp<T>,
     [build, product]: [f64; 2],
-    known: usize,
+    loaded: usize,
 ) -> FirstParts {
-    let (p, log) = (op.preparation(), kernel_log());
-    let new = log.get(known..).unwrap_or(&[]);
+    let (preparation, log) = (op.preparation(), kernel_log());
+    let new = log.get(loaded..).unwrap_or(&[]);
     FirstParts {
         plan: op.plan().to_string(),
         device: op.device().spec().name,
         is_gpu: op.device() != &Device::Cpu,
         shape: (a.nrows(), a.ncols()),
         nnz: a.nnz(),
-        analyze: p.analyze,
-        select: p.select,
-        check: p.check,
-        pack: p.pack,
-        upload: p.upload,
-        rest: (build - p.total()).max(0.0),
+        analyze: preparation.analyze,
+        select: preparation.select,
+        check: preparation.check,
+        pack: preparation.pack,
+        upload: preparation.upload,
+        rest: (build - preparation.total()).max(0.0),
         product,
         kernels: new.iter().map(|event| event.time).sum::<Duration>().as_secs_f64(),
         compiled: new.iter().filter(|event| event.origin == KernelOrigin::Compiled).count(),
@@ -214,22 +212,22 @@ impl FirstParts {
     }
 }
 
-/// A measuring process.
+/// Results of a measuring process.
 struct FirstRun {
-    /// Seconds from its start to its first product.
+    /// Seconds from the start of the process to its first product.
     seconds: f64,
     first: FirstParts,
     second: FirstParts,
 }
 
-/// Runs the processes of a matrix.
+/// Measures the matrix with this number in processes of its own.
 fn report(args: &BenchArgs, source: &MatrixSource, number: usize) -> Result<FirstReport> {
-    let filled = processes(FILLED_RUNS, number, |_| None)?;
+    let filled = run_processes(FILLED_RUNS, number, |_| None)?;
     let FirstParts { is_gpu, shape: (nrows, ncols), nnz, device, .. } = filled[0].first.clone();
     let mut first = Vec::new();
     if is_gpu {
         let folder = |run| env::temp_dir().join(format!("sparseop-{}-{run}", process::id()));
-        let empty = processes(EMPTY_RUNS, number, |run| Some(folder(run)))?;
+        let empty = run_processes(EMPTY_RUNS, number, |run| Some(folder(run)))?;
         first.push(FirstState::of_processes("empty_cache", &empty));
     }
     let names = if is_gpu { ["kernels_cached", "on_device"] } else { ["new", "again"] };
@@ -239,14 +237,15 @@ fn report(args: &BenchArgs, source: &MatrixSource, number: usize) -> Result<Firs
     Ok(FirstReport { matrix, nrows, ncols, nnz, dtype, device, first })
 }
 
-/// Runs processes, each with a folder of kernels of its own if `folder` names one.
-fn processes(
+/// Runs measuring processes. `folder` names an empty folder of kernels for each, or none for the
+/// usual folder.
+fn run_processes(
     count: usize,
     number: usize,
     folder: impl Fn(usize) -> Option<PathBuf>,
 ) -> Result<Vec<FirstRun>> {
     let program = env::current_exe().context("cannot find this program to run it again")?;
-    let run = |run| {
+    let measure = |run| {
         let mut command = Command::new(&program);
         command.args(env::args_os().skip(1)).env(CHILD, number.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -254,21 +253,21 @@ fn processes(
         if let Some(folder) = &folder {
             command.env(CACHE, folder).env(CUDA_CACHE, "1");
         }
-        let found = lines(command);
+        let result = run_process(command);
         if let Some(folder) = folder {
             // If it stays, the system removes it with its other temporary files.
             let _ = fs::remove_dir_all(folder);
         }
-        found
+        result
     };
-    (0..count).map(run).collect()
+    (0..count).map(measure).collect()
 }
 
 /// Runs a process and reads its two lines.
-fn lines(mut command: Command) -> Result<FirstRun> {
+fn run_process(mut command: Command) -> Result<FirstRun> {
     type Lines = std::io::Lines<BufReader<ChildStdout>>;
     fn next(lines: &mut Lines) -> Result<FirstParts> {
-        let line = lines.next().context("a process that measures has failed")??;
+        let line = lines.next().context("a measuring process has failed")??;
         Ok(serde_json::from_str(&line)?)
     }
     let (started, seconds) = timed(|| -> Result<_> {
@@ -296,29 +295,29 @@ impl FirstState {
 
     fn median(state: &'static str, mut runs: Vec<(f64, &FirstParts)>) -> Self {
         runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (total, p) = runs[runs.len() / 2];
+        let (total, parts) = runs[runs.len() / 2];
         let us = |seconds: f64| seconds * 1e6;
         Self {
             state,
-            plan: p.plan.clone(),
+            plan: parts.plan.clone(),
             runs: runs.len(),
-            compiled: p.compiled,
+            compiled: parts.compiled,
             total_us: us(total),
-            start_us: us((total - p.total()).max(0.0)),
-            open_us: us(p.open),
-            read_us: us(p.read),
-            analyze_us: us(p.analyze),
-            select_us: us(p.select),
-            check_us: us(p.check),
-            pack_us: us(p.pack),
-            upload_us: us(p.upload),
-            rest_us: us(p.rest),
-            product_us: us(p.product),
-            kernels_us: us(p.kernels),
+            start_us: us((total - parts.total()).max(0.0)),
+            open_us: us(parts.open),
+            read_us: us(parts.read),
+            analyze_us: us(parts.analyze),
+            select_us: us(parts.select),
+            check_us: us(parts.check),
+            pack_us: us(parts.pack),
+            upload_us: us(parts.upload),
+            rest_us: us(parts.rest),
+            product_us: us(parts.product),
+            kernels_us: us(parts.kernels),
         }
     }
 
-    /// Times of the parts, in the order of [`FirstReport::table`].
+    /// Times of the parts, in the order of the rows of [`FirstReport::table`].
     fn parts(&self) -> [f64; 12] {
         [
             self.total_us,

@@ -27,7 +27,7 @@ use sparseop::tuning::calibrate::Calibration;
 use sparseop::tuning::decision::{Candidate, Decision, TimingRun, Verdict};
 use sparseop::tuning::explain::{Explanation, Preparation, size};
 use sparseop::tuning::stopwatch::timed;
-use sparseop::{Device, Plan, ScalarKind, SparseOpBuilder, Tuning};
+use sparseop::{Device, Plan, SparseOpBuilder, Tuning};
 use task::{CacheArg, LayoutArg, MultivectorShape};
 
 /// Timing of the requested plans and baselines, after a check of their results
@@ -110,10 +110,7 @@ pub(super) fn run(args: &BenchArgs, console: &Console) -> Result<()> {
     let mut summary = Summary::default();
     let mut page = args.report.begin("Benchmark")?;
     args.matrices.for_each(console, |source| {
-        let report = match args.choice.dtype {
-            ScalarKind::F32 => bench::<f32>(args, source, page.as_mut(), console)?,
-            ScalarKind::F64 => bench::<f64>(args, source, page.as_mut(), console)?,
-        };
+        let report = by_scalar!(args.choice.dtype, bench(args, source, page.as_mut(), console))?;
         if args.json {
             console.print_json(&report)?;
         } else {

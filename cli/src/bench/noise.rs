@@ -34,7 +34,7 @@ pub(super) fn spread(runs: &[BenchRun]) -> Option<String> {
 }
 
 /// Number of tasks of other programs that run at this moment, and of the processors that all
-/// programs share. `None` where the system does not tell.
+/// programs share. `None` if the system does not report it.
 pub(super) fn others() -> Option<(usize, usize)> {
     // The threads of this process go on running for a moment after their last task.
     std::thread::sleep(Duration::from_millis(5));

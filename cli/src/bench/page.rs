@@ -22,7 +22,7 @@ pub(super) fn matrix<T: Scalar>(
     source: &MatrixSource,
 ) -> Result<report::Matrix> {
     let rows = &comparison.analysis.rows;
-    let weights = decision.profile.weights(T::KIND);
+    let costs = decision.profile.costs(T::KIND);
     let plans = decision.candidates.iter().map(|candidate| &candidate.plan);
     // Our own plans come first, in the order of the results.
     let ours = comparison.plans.iter().map(Some).chain(std::iter::repeat(None));
@@ -35,7 +35,7 @@ pub(super) fn matrix<T: Scalar>(
         device: results.device.clone(),
         measurement: measurement(results),
         rows: rows.clone(),
-        thresholds: Some(Thresholds::of(plans, &rows.histogram, &weights, T::KIND)),
+        thresholds: Some(Thresholds::of(plans, &rows.histogram, Some(&costs), T::KIND)),
         pattern: Some(Raster::of(comparison.a.view())?),
         busy: None,
         bandwidth: report::copy_bandwidth(comparison.device)?,

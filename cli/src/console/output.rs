@@ -85,7 +85,7 @@ mod at_start {
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
 mod at_start {
-    /// True if standard output was closed at the start, which other systems do not tell.
+    /// True if standard output was closed at the start, which other systems do not report.
     pub(super) fn is_closed() -> bool {
         false
     }

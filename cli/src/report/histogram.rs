@@ -6,7 +6,7 @@ use crate::console::percent;
 use maud::{Markup, html};
 use sparseop::analysis::{Bin, Histogram};
 use sparseop::formats::jds::{JdsLayout, Split};
-use sparseop::formats::{Weights, hyb, jds};
+use sparseop::formats::{Costs, hyb, jds};
 use sparseop::{Plan, ScalarKind};
 
 /// Size of the drawing in units, and margins of the plot for its labels.
@@ -52,26 +52,24 @@ pub(crate) struct Thresholds {
 
 impl Thresholds {
     /// Thresholds of the first HYB and the first sectioned JDS among `plans`, which are ordered
-    /// best first. If there is none, the best ones for `weights`.
+    /// best first. If there is none, the best ones by `costs`.
     pub(crate) fn of<'a>(
         plans: impl Iterator<Item = &'a Plan> + Clone,
         histogram: &Histogram,
-        weights: &Weights,
+        costs: Costs<'_>,
         scalar: ScalarKind,
     ) -> Self {
         let hybrid = plans
             .clone()
             .find_map(|plan| if let Plan::Hyb(plan) = plan { Some(*plan) } else { None });
-        let best =
-            || hyb::HybPlan::new(hyb::Width::Fixed(hyb::fastest(histogram, weights.tail_slots)));
+        let best = || hyb::HybPlan::new(hyb::Width::Fixed(hyb::fastest(histogram, costs)));
         let hybrid = hybrid.unwrap_or_else(best);
         let sectioned = plans.into_iter().find_map(|plan| match plan {
             Plan::Jds(plan) if matches!(plan.layout, JdsLayout::Sections(..)) => Some(*plan),
             _ => None,
         });
-        let split = Split { cost: Some(weights.section_slots), ..Split::default() };
         let sectioned = sectioned.unwrap_or(jds::JdsPlan {
-            layout: JdsLayout::Sections(split, jds::Launches::default()),
+            layout: JdsLayout::Sections(Split::by_costs(costs), jds::Launches::default()),
             tail: None,
         });
         Self {

@@ -3,7 +3,6 @@
 use super::*;
 use sparseop::Plan;
 use sparseop::analysis::Analysis;
-use sparseop::formats::Weights;
 use sparseop::matrix::gallery;
 
 fn run(name: &str, measured: Option<f64>, predicted: Option<f64>) -> PlottedRun {
@@ -32,8 +31,7 @@ fn matrix(name: &str) -> Matrix {
     runs[1].chosen = true;
     runs[3].bytes = None;
     let plans: Vec<Plan> = ["coo", "hyb(width:5)"].map(|text| text.parse().unwrap()).to_vec();
-    let thresholds =
-        Thresholds::of(plans.iter(), &rows.histogram, &Weights::default(), ScalarKind::F64);
+    let thresholds = Thresholds::of(plans.iter(), &rows.histogram, None, ScalarKind::F64);
     Matrix {
         name: name.to_owned(),
         class: "circuit".to_owned(),

@@ -16,8 +16,8 @@ use method::{Suitability, needs_positive_definite};
 use result::{OpText, SolveResult, print, time};
 use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
-use sparseop::{Plan, Scalar, ScalarKind, SparseOp};
-use sparseop_solvers::{Jacobi, Method, Outcome, Progress, Report, Settings, SolverBuilder, power};
+use sparseop::{Plan, Scalar, SparseOp};
+use sparseop_solvers::{Jacobi, Method, Outcome, Progress, Settings, SolverBuilder, power};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -140,17 +140,11 @@ fn parse_bounds(text: &str) -> Result<(f64, f64), String> {
 pub(super) fn run(args: &SolveArgs, console: &Console) -> Result<()> {
     #[cfg(feature = "mpi")]
     if launcher::ranks().is_some() {
-        return match args.choice.dtype {
-            ScalarKind::F32 => ranks::solve::<f32>(args, console),
-            ScalarKind::F64 => ranks::solve::<f64>(args, console),
-        };
+        return by_scalar!(args.choice.dtype, ranks::solve(args, console));
     }
     #[cfg(not(feature = "mpi"))]
     launcher::refuse_jobs()?;
-    match args.choice.dtype {
-        ScalarKind::F32 => solve::<f32>(args, console),
-        ScalarKind::F64 => solve::<f64>(args, console),
-    }
+    by_scalar!(args.choice.dtype, solve(args, console))
 }
 
 fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()> {
@@ -177,12 +171,7 @@ fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()> {
     };
     drop(a);
     done.prepare += built;
-    if let Some(file) = &args.out {
-        market::write_vector(file, &done.x)?;
-    }
-    if let Some(file) = &args.history {
-        market::write_vector(file, &done.history)?;
-    }
+    done.write(args)?;
     let timing = match done.cost.filter(|_| args.timing) {
         Some(cost) => Some(time(&op, cost, done.seconds / done.iterations.max(1) as f64)?),
         None => None,
@@ -319,22 +308,7 @@ fn solve_system<T: Scalar>(
     let report = solver.solve(b, &mut x);
     bar.finish_and_clear();
     let cost = Some((solver.products_per_iteration(), solver.vector_bytes_per_iteration()));
-    let report = report?;
-    let failure = report.clone().converged().err();
-    let Report { outcome, iterations, residual, history, restarts, seconds, .. } = report;
-    Ok(SolveResult {
-        x,
-        history,
-        outcome,
-        restarts,
-        residual,
-        eigenvalue: None,
-        iterations,
-        prepare,
-        seconds,
-        failure,
-        cost,
-    })
+    Ok(SolveResult::of(x, report?, prepare, cost))
 }
 
 fn find_eigenvalue<T: Scalar>(

@@ -51,28 +51,8 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
     if !is_first {
         return Ok(());
     }
-    if let Some(file) = &args.out {
-        market::write_vector(file, &whole)?;
-    }
-    if let Some(file) = &args.history {
-        market::write_vector(file, &report.history)?;
-    }
-    let failure = report.clone().converged().err();
-    let Report { outcome, iterations, residual, history, restarts, seconds, .. } = report;
-    let (eigenvalue, cost) = (None, None);
-    let done = SolveResult {
-        x: whole,
-        history,
-        outcome,
-        restarts,
-        residual,
-        eigenvalue,
-        iterations,
-        prepare,
-        seconds,
-        failure,
-        cost,
-    };
+    let done = SolveResult::of(whole, report, prepare, None);
+    done.write(args)?;
     print(args, (name, why), &text(&explanation), &done, None, console)?;
     if let Some(failure) = done.failure {
         console.error(&failure.to_string());

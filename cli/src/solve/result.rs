@@ -4,9 +4,10 @@ use super::{Name, Preconditioner, SolveArgs, spelling};
 use crate::console::{Console, duration};
 use anyhow::Result;
 use serde::Serialize;
+use sparseop::matrix::market;
 use sparseop::tuning::stopwatch::{Policy, time_batch, time_interleaved};
 use sparseop::{DeviceVec, Precision, Scalar, ScalarKind, SparseOp, Stream};
-use sparseop_solvers::Outcome;
+use sparseop_solvers::{Outcome, Report};
 
 /// The result as JSON.
 #[derive(Serialize)]
@@ -64,6 +65,39 @@ pub(super) struct SolveResult<T> {
     pub(super) failure: Option<sparseop::Error>,
     /// Products and bytes of vectors per iteration, if known.
     pub(super) cost: Option<(u32, u64)>,
+}
+
+impl<T: Scalar> SolveResult<T> {
+    /// Result of a solver of linear systems: the solution, the report, and the seconds of the
+    /// preparation.
+    pub(super) fn of(x: Vec<T>, report: Report, prepare: f64, cost: Option<(u32, u64)>) -> Self {
+        let failure = report.clone().converged().err();
+        let Report { outcome, iterations, residual, history, restarts, seconds, .. } = report;
+        Self {
+            x,
+            history,
+            outcome,
+            restarts,
+            residual,
+            eigenvalue: None,
+            iterations,
+            prepare,
+            seconds,
+            failure,
+            cost,
+        }
+    }
+
+    /// Writes the files that the arguments name.
+    pub(super) fn write(&self, args: &SolveArgs) -> Result<()> {
+        if let Some(file) = &args.out {
+            market::write_vector(file, &self.x)?;
+        }
+        if let Some(file) = &args.history {
+            market::write_vector(file, &self.history)?;
+        }
+        Ok(())
+    }
 }
 
 /// Times the product alone, and compares an iteration of `iteration` seconds with its bound.

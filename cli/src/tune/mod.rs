@@ -273,10 +273,7 @@ fn measure_all(
     let policy = Policy { seconds: args.seconds, ..rounds };
     let header = MeasurementsHeader::new(format!("{policy:?}"), provenance(&device, console));
     for scalar in &scalars {
-        match scalar {
-            ScalarKind::F32 => load_kernels::<f32>(&device)?,
-            ScalarKind::F64 => load_kernels::<f64>(&device)?,
-        }
+        by_scalar!(scalar, load_kernels(&device))?
     }
     let Opened { mut journal, measured: earlier, discarded } =
         journal_file.open(&header, args.fresh)?;

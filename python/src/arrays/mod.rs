@@ -1,4 +1,4 @@
-//! Arrays of other libraries, described where they are: nothing is copied.
+//! Descriptions of arrays of other libraries, by address and shape: nothing is copied.
 
 mod cupy;
 mod dlpack;
@@ -43,7 +43,7 @@ pub(crate) enum ElementType {
 }
 
 impl ElementType {
-    /// From a kind, as of NumPy's `dtype.kind`, and a size in bytes.
+    /// Type of a kind, spelled as NumPy's `dtype.kind`, and a size in bytes.
     pub(crate) fn new(kind: u8, bytes: usize) -> Self {
         match (kind, bytes) {
             (b'f', 4) => Self::F32,
@@ -101,7 +101,7 @@ pub(crate) struct ArrayRef {
     pub(crate) library: ArrayLibrary,
     pub(crate) address: u64,
     pub(crate) elements: ElementType,
-    /// Number of dimensions; more than 2 are not described.
+    /// Number of dimensions; `dims` has at most 2 of them.
     pub(crate) ndim: usize,
     pub(crate) dims: [usize; 2],
     /// True if the last index is contiguous.
@@ -110,12 +110,12 @@ pub(crate) struct ArrayRef {
     pub(crate) column_major: bool,
     pub(crate) place: ArrayPlace,
     pub(crate) writable: bool,
-    /// Ownership of memory that was borrowed by DLPack.
+    /// Owner of memory that was borrowed by DLPack.
     tensor: Option<Tensor>,
 }
 
 impl ArrayRef {
-    /// Number of elements of one or two dimensions.
+    /// Number of elements, of one or two dimensions.
     pub(crate) fn len(&self) -> usize {
         self.dims[..self.ndim.min(2)].iter().product()
     }
@@ -125,7 +125,8 @@ impl ArrayRef {
         (self.ndim == 2).then_some(self.dims[1])
     }
 
-    /// Layout of the vectors; `other` decides where both are right. None if neither is.
+    /// Layout of the vectors: that of `other` if the array has both layouts, None if it has
+    /// neither.
     pub(crate) fn layout(&self, other: Option<&ArrayRef>) -> Option<Layout> {
         let prefers_columns = other.is_some_and(|other| !other.row_major);
         match (self.row_major, self.column_major) {
@@ -239,8 +240,8 @@ fn classify(array: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayLibrary> {
     Err(Exception::Dtype.error(array.py(), message))
 }
 
-/// Describes an array. Work that its library has enqueued on a GPU comes before work on the
-/// [stream](stream_of) of its library.
+/// Describes an array. Work on the [stream](stream_of) of its library runs after the work that the
+/// library has enqueued on the array.
 pub(crate) fn describe(array: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayRef> {
     match library_of(array, name)? {
         ArrayLibrary::NumPy => numpy::describe(array),
@@ -250,12 +251,12 @@ pub(crate) fn describe(array: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayRe
     }
 }
 
-/// True if the array is a tensor of PyTorch whose operations are recorded.
+/// True if the array is a tensor of PyTorch whose operations are recorded for gradients.
 pub(crate) fn is_recorded(array: &Bound<'_, PyAny>, library: ArrayLibrary) -> PyResult<bool> {
     Ok(library == ArrayLibrary::Torch && torch::is_recorded(array)?)
 }
 
-/// Stream of a product with arrays of a library: its current stream where it has one.
+/// Stream of a product with arrays of a library: the current stream of the library if it has one.
 pub(crate) fn stream_of(
     py: Python<'_>,
     library: ArrayLibrary,
@@ -280,7 +281,7 @@ pub(crate) fn stream_of(
 pub(crate) struct NewArray<'py> {
     object: Bound<'py, PyAny>,
     pub(crate) array: ArrayRef,
-    /// Namespace of the library that takes over the object.
+    /// Namespace of the library that imports the object by DLPack.
     namespace: Option<Bound<'py, PyAny>>,
 }
 
@@ -317,7 +318,7 @@ impl<'py> NewArray<'py> {
                 return Ok(Self { object, array, namespace: Some(namespace) });
             }
         };
-        // The rest is known: to look at it takes longer than many products.
+        // The other fields are known. Describing the array takes longer than many products.
         let array = ArrayRef {
             library: of.library,
             address,
@@ -333,12 +334,12 @@ impl<'py> NewArray<'py> {
         Ok(Self { object, array, namespace: None })
     }
 
-    /// True if the product is to be enqueued when the array is handed over.
+    /// True if the product is enqueued when the library of the caller imports the array.
     pub(crate) fn is_deferred(&self) -> bool {
         self.object.is_instance_of::<PyDeviceArray>()
     }
 
-    /// Enqueues work that computes the array when it is handed over.
+    /// Sets the work that computes the array, to be enqueued when the array is imported.
     pub(crate) fn defer(&self, work: DeferredWork) -> PyResult<()> {
         self.object.cast::<PyDeviceArray>()?.get().defer(work);
         Ok(())
@@ -353,7 +354,7 @@ impl<'py> NewArray<'py> {
     }
 }
 
-/// Zeros like an array on a GPU, which another library takes over by DLPack.
+/// Zeros of the shape, type and device of an array, for another library to import by DLPack.
 #[pyfunction]
 pub(crate) fn device_zeros<'py>(like: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let (py, of) = (like.py(), describe(like, "like")?);

@@ -1,4 +1,4 @@
-//! Tensors of PyTorch, which tell address, device and layout faster than through DLPack.
+//! Tensors of PyTorch, whose attributes give address, device and layout faster than DLPack does.
 
 use super::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType};
 use crate::error::Exception;

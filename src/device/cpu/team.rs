@@ -93,7 +93,7 @@ impl Team {
             let asleep: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
             let named = thread::Builder::new().name(format!("sparseop-{member}"));
             // If a thread cannot be spawned, the other members run its share.
-            let spawned = spawn(named, Box::new(move || team.attend(member, asleep))).ok()?;
+            let spawned = spawn(named, Box::new(move || team.worker_loop(member, asleep))).ok()?;
             Some(Helper { thread: spawned.thread().clone(), asleep })
         };
         let helpers: Vec<Helper> = (1..members).filter_map(helper).collect();
@@ -153,8 +153,8 @@ impl Team {
         }
     }
 
-    /// Worker loop of a member other than the caller. Never returns.
-    fn attend(&self, member: usize, asleep: &AtomicBool) {
+    /// Takes part in all work, as a member other than the caller. Never returns.
+    fn worker_loop(&self, member: usize, asleep: &AtomicBool) {
         let mut done = 0;
         loop {
             let epoch = self.await_work(done, asleep);

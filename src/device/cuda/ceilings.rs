@@ -2,7 +2,7 @@
 
 use super::{Gpu, Queue};
 use crate::Error;
-use crate::device::{Launch, Ptr, kernels};
+use crate::device::{Launch, Out, Ptr, Scaling, kernels};
 use std::sync::OnceLock;
 
 /// The measured ceilings.
@@ -44,11 +44,13 @@ impl Gpu {
         /// Enough to hide the start of the first kernel, and fewer than a queue holds.
         const LAUNCHES: usize = 500;
         once(&self.0.ceilings.launch_us, || {
-            let kernel = self.kernel("hyb", "hyb_add_f32")?;
+            let kernel = self.kernel("scaled", "scaled_f32")?;
             let queue = self.new_queue()?;
-            let (rows, sums, y) = (Ptr::NULL, Ptr::<f32>::NULL, Ptr::NULL);
-            let nothing = Launch::over(1, 1).with(kernels::hyb::Add { rows, sums, count: 0, y });
-            // SAFETY: the kernel is `hyb_add`, which touches nothing when the count is 0.
+            let by = Scaling { alpha: 1.0f32.into(), beta: 1.0f32.into() };
+            let (product, out) = (Ptr::NULL, Out::scaled(Ptr::NULL, by));
+            let nothing =
+                Launch::over(1, 1).with(kernels::scaled::Scaled { product, nrows: 0, out });
+            // SAFETY: the kernel is `scaled_f32`, which touches no memory without rows.
             let launch = || unsafe { kernel.launch(&queue, nothing) };
             let least = least(&queue, || (0..LAUNCHES).try_for_each(|_| launch()))?;
             Ok(least / LAUNCHES as f64 * 1e6)

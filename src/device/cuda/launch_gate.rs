@@ -1,10 +1,10 @@
 //! Launch gate: holds a stream back while work is enqueued on it, so that a timing covers the GPU
 //! and not the launch overhead of the host.
 //!
-//! A host needs about 3 µs per launch, depending on its processor and load. The time of kernels of
-//! about that length or shorter would include it, and two different kernels could not be told
-//! apart. A kernel of one thread waits until the host writes a word of page-locked memory; a host
-//! function in the stream would do the same on a thread of the driver, which must first wake up.
+//! A host needs about 3 µs per launch, depending on its processor and load. Timings of kernels of
+//! about that length or shorter would measure the launches, and different kernels would seem equal.
+//! A kernel of one thread waits until the host writes a word of page-locked memory. A host function
+//! in the stream would be slower: it runs on a thread of the driver, which must first wake up.
 
 use super::{Gpu, Kernel, Pinned, Queue};
 use crate::Error;
@@ -13,24 +13,26 @@ use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Time after which the stream continues by itself. A queue holds about a thousand launches;
-/// enqueuing more waits for the first of them.
-const PATIENCE: Duration = Duration::from_millis(5);
+/// Time after which a gate opens by itself. A queue holds about a thousand launches: enqueuing more
+/// waits until the first of them has run.
+const TIMEOUT: Duration = Duration::from_millis(5);
 
-/// Gates of a GPU, which are numbered. They live as long as the process: a stream may still wait
-/// when its queue is dropped.
+/// Gates of a GPU, created with the first one. They live as long as the process: a stream may still
+/// wait when its queue is dropped.
 #[derive(Default)]
 pub(super) struct LaunchGates(OnceCell<Gates>);
 
+/// Numbered gates, which are opened in order.
 struct Gates {
     kernel: Kernel,
-    /// Number of the last gate that is open; all before it are open, too.
+    /// Number of the last open gate; all gates before it are open, too.
     opened: Pinned<u32>,
-    /// Number of the last gate.
+    /// Number of the last gate that was created.
     last: AtomicU32,
 }
 
-/// Holds a stream back until it is dropped, or until a later gate of the GPU is opened.
+/// A closed gate in a stream. It opens when it is dropped, when a later gate of the GPU opens, or
+/// after [`TIMEOUT`].
 pub(super) struct LaunchGate {
     gates: &'static Gates,
     number: u32,
@@ -49,7 +51,8 @@ impl Gates {
 }
 
 impl LaunchGate {
-    /// Makes work enqueued on `queue` from now on wait. The queue is not being captured.
+    /// Enqueues a gate: work that is enqueued on `queue` afterwards waits for it. The queue is not
+    /// being captured.
     pub(super) fn on(gpu: Gpu, queue: &Queue) -> Result<Self, Error> {
         let gates = gpu.0.gates.0.get_or_try_init(|| Gates::new(gpu))?;
         let number = gates.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -57,7 +60,7 @@ impl LaunchGate {
         let launch = Launch::new(1, 1).with(kernels::gate::Wait {
             opened: Ptr::from_address(gates.opened.start() as u64),
             number,
-            patience: PATIENCE.as_nanos() as u64,
+            timeout: TIMEOUT.as_nanos() as u64,
         });
         // SAFETY: the kernel is `gate_wait`; the word is never freed.
         unsafe { gates.kernel.launch(queue, launch)? };
@@ -67,10 +70,10 @@ impl LaunchGate {
 
 impl Drop for LaunchGate {
     fn drop(&mut self) {
-        let is_later =
-            |open: u32| (self.number.wrapping_sub(open) as i32 > 0).then_some(self.number);
+        // Numbers wrap around. A later gate that is open already stays so.
+        let later = |open: u32| (self.number.wrapping_sub(open) as i32 > 0).then_some(self.number);
         let release = Ordering::Release;
-        let _ = self.gates.opened().fetch_update(release, Ordering::Relaxed, is_later);
+        let _ = self.gates.opened().fetch_update(release, Ordering::Relaxed, later);
     }
 }
 
@@ -82,14 +85,14 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn it_opens_when_it_is_dropped_or_a_later_one_is_and_by_itself() {
+    fn a_gate_opens_when_it_or_a_later_one_is_dropped_and_after_the_timeout() {
         for device in devices() {
             let Device::Cuda(gpu) = *device else { continue };
             let queue = gpu.new_queue().unwrap();
             drop(LaunchGate::on(gpu, &queue).unwrap());
             let begin = Instant::now();
             queue.synchronize().unwrap();
-            assert!(begin.elapsed() < PATIENCE, "it was open");
+            assert!(begin.elapsed() < TIMEOUT, "it was open");
 
             let (first, second) = (LaunchGate::on(gpu, &queue), LaunchGate::on(gpu, &queue));
             drop(second.unwrap());
@@ -99,7 +102,7 @@ mod tests {
             let begin = Instant::now();
             let closed = LaunchGate::on(gpu, &queue).unwrap();
             queue.synchronize().unwrap();
-            assert!(begin.elapsed() >= PATIENCE);
+            assert!(begin.elapsed() >= TIMEOUT);
             drop(closed);
         }
     }

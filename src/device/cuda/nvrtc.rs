@@ -76,7 +76,7 @@ impl Nvrtc {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the function writes two numbers.
         if unsafe { version(&mut major, &mut minor) } != SUCCESS {
-            return Err("NVRTC does not tell its version".to_owned());
+            return Err("NVRTC does not state its version".to_owned());
         }
         Ok(Self {
             version: (major, minor),

@@ -11,7 +11,7 @@ const PACK: usize = 16;
 
 /// State of passes on a GPU.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct GpuPasses {
     gpu: Gpu,
     dots: Kernel,
     combine: Kernel,
@@ -32,7 +32,7 @@ struct Frame {
     packs: u64,
 }
 
-impl Machine {
+impl GpuPasses {
     pub(super) fn new<T: Scalar>(gpu: Gpu, code: &[u64]) -> Result<Self, Error> {
         let kernel = |name: &str| gpu.kernel("vector", &format!("vector_{name}_{}", T::KIND));
         let most = gpu.multiprocessors() * DOTS_BLOCKS.max(COMBINE_BLOCKS);

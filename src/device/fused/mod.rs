@@ -46,7 +46,7 @@ pub use code::{Code, Instruction, MAX_REGISTERS, ONE, Program, RING, STATUS, WIN
 
 use super::{Device, DeviceVec, Stream};
 use crate::{Error, Scalar};
-use gpu::Machine;
+use gpu::GpuPasses;
 use host::HostPasses;
 use std::sync::Arc;
 
@@ -147,7 +147,7 @@ pub struct Passes<T: Scalar> {
     stream: Stream,
     registers: DeviceVec<f64>,
     code: Code,
-    machine: Option<Machine>,
+    on_gpu: Option<GpuPasses>,
     host: HostPasses,
     _scalar: std::marker::PhantomData<T>,
 }
@@ -242,16 +242,16 @@ impl<T: Scalar> Passes<T> {
         values[usize::from(ONE)] = 1.0;
         let words: Vec<u64> = code.0.iter().map(|instruction| instruction.word()).collect();
         let device = stream.device();
-        let machine = match &device {
+        let on_gpu = match &device {
             Device::Cpu => None,
-            Device::Cuda(gpu) => Some(Machine::new::<T>(*gpu, &words)?),
+            Device::Cuda(gpu) => Some(GpuPasses::new::<T>(*gpu, &words)?),
         };
         let registers = DeviceVec::from_slice(&device, &values)?;
         Ok(Self {
             stream: stream.clone(),
             registers,
             code,
-            machine,
+            on_gpu,
             host: HostPasses::default(),
             _scalar: std::marker::PhantomData,
         })
@@ -269,7 +269,7 @@ impl<T: Scalar> Passes<T> {
     ///
     /// [`Error::VectorPass`] on a GPU.
     pub fn share_sums(&mut self, sums: Arc<dyn SharedSums>) -> Result<(), Error> {
-        if self.machine.is_some() {
+        if self.on_gpu.is_some() {
             let message = "sums are shared on the CPU alone; use `Device::Cpu`".to_owned();
             return Err(Error::VectorPass { message });
         }
@@ -329,8 +329,8 @@ impl<T: Scalar> Passes<T> {
         )?;
         let second = if pass.and.is_some() { Partner::Other } else { Partner::Absent };
         self.check_sums([Partner::Other, second], pass.at, pass.then)?;
-        match (&self.machine, self.stream.queue()) {
-            (Some(machine), Some(queue)) => machine.dots(queue, &self.registers, &pass),
+        match (&self.on_gpu, self.stream.queue()) {
+            (Some(on_gpu), Some(queue)) => on_gpu.dots(queue, &self.registers, &pass),
             _ if self.is_stopped(false) => Ok(()),
             _ => {
                 self.host.dots(&pass);
@@ -370,8 +370,8 @@ impl<T: Scalar> Passes<T> {
                 message: "the diagonal or the other vector that it names is missing".to_owned(),
             });
         }
-        match (&self.machine, self.stream.queue()) {
-            (Some(machine), Some(queue)) => machine.combine(queue, &self.registers, y, &pass),
+        match (&self.on_gpu, self.stream.queue()) {
+            (Some(on_gpu), Some(queue)) => on_gpu.combine(queue, &self.registers, y, &pass),
             _ if self.is_stopped(pass.always) => Ok(()),
             _ => {
                 self.host.combine(y, &pass, self.registers.host());
@@ -407,8 +407,8 @@ impl<T: Scalar> Passes<T> {
         let vectors =
             [("x", Some(&*x)), ("p", Some(&*p)), ("r", Some(pass.r)), ("diagonal", pass.diagonal)];
         self.check(x.len(), &vectors, &[pass.along, pass.with, pass.keep].map(Some))?;
-        match (&self.machine, self.stream.queue()) {
-            (Some(machine), Some(queue)) => machine.step(queue, &self.registers, [&*x, &*p], &pass),
+        match (&self.on_gpu, self.stream.queue()) {
+            (Some(on_gpu), Some(queue)) => on_gpu.step(queue, &self.registers, [&*x, &*p], &pass),
             _ if self.is_stopped(false) => Ok(()),
             _ => {
                 self.host.step(x, p, &pass, self.registers.host());

@@ -44,44 +44,30 @@ mod constants;
 mod cpu;
 mod cuda;
 mod pack;
+mod panel;
+mod plan;
+mod probe;
+
+pub use plan::{Block, BlockedPlan};
 
 use super::values::{SlotValues, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work, megabytes,
+    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work, megabytes,
     vector_bytes,
 };
-use crate::analysis::{Analysis, Blocks};
+use crate::analysis::{Analysis, Probes, RowStats, Structure};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{filled, try_copied, try_zeroed};
 use crate::order;
 use crate::{Error, Scalar, ScalarKind};
 use constants::{BATCHES, LANE};
-use std::fmt::{self, Display};
+use plan::KIB;
+use probe::{Blocking, Blocks};
 use std::ops::{Range, RangeInclusive};
 
 /// The cache-blocked format.
 pub(crate) struct Blocked;
-
-/// Plan `blocked(kib:K)` or `blocked(hot:K)`, each optionally with `values:packed`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockedPlan {
-    /// Columns whose `x` is in shared memory.
-    pub x: Block,
-    /// KiB of shared memory for `x`, from 1 to 256.
-    pub kib: u32,
-    /// `values:packed`: if all values have the same bits, only one is stored.
-    pub packed: bool,
-}
-
-/// Part of `x` that a GPU block stages in shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Block {
-    /// `kib:K`: the `x` of consecutive columns, one window after the other.
-    Windows,
-    /// `hot:K`: the `x` of the columns with the most entries.
-    Hot,
-}
 
 /// Entries of a batch, 8 for every lane of a warp.
 const BATCH: usize = 32 * LANE;
@@ -91,31 +77,6 @@ const PIECE: usize = BATCHES * BATCH;
 
 /// Bytes that a lane loads at a time.
 const LOAD: usize = 16;
-
-/// Maximum KiB of `x`: in `f32` as many columns as 16 bits distinguish. No GPU has that much shared
-/// memory.
-const MOST_KIB: u32 = 256;
-
-/// Default KiB of `x`, the fastest on an H200, whose blocks can have 227.
-const KIB: u32 = 192;
-
-impl BlockedPlan {
-    /// Number of columns whose `x` fits.
-    const fn columns(&self, scalar: ScalarKind) -> u32 {
-        (self.kib << 10) / scalar.size() as u32
-    }
-}
-
-impl Display for BlockedPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = match self.x {
-            Block::Windows => "kib",
-            Block::Hot => "hot",
-        };
-        let packed = if self.packed { ",values:packed" } else { "" };
-        write!(f, "({key}:{}{packed})", self.kib)
-    }
-}
 
 impl Format for Blocked {
     type Plan = BlockedPlan;
@@ -129,25 +90,27 @@ impl Format for Blocked {
         "blocked(kib:256)",
     ];
 
-    fn parse(args: &mut PlanArgs<'_>) -> Result<BlockedPlan, Error> {
-        let mut number = |key| match args.number(key)? {
-            Some(n) if n > MOST_KIB => {
-                Err(args.error(format!("`{key}` may be 1 to {MOST_KIB}, in KiB, not {n}")))
-            }
-            number => Ok(number),
-        };
-        let (x, kib) = match (number("kib")?, number("hot")?) {
-            (Some(_), Some(_)) => {
-                return Err(args.error("it takes `kib` or `hot`, not both".to_owned()));
-            }
-            (None, Some(kib)) => (Block::Hot, kib),
-            (kib, None) => (Block::Windows, kib.unwrap_or(KIB)),
-        };
-        let packed = args.word("values", &[("plain", false), ("packed", true)])?.unwrap_or(false);
-        Ok(BlockedPlan { x, kib, packed })
+    #[cfg(test)]
+    fn any_plan() -> proptest::strategy::BoxedStrategy<String> {
+        tests::any_plan()
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<BlockedPlan> {
+    fn parse(args: &mut PlanArgs<'_>) -> Result<BlockedPlan, Error> {
+        BlockedPlan::parse(args)
+    }
+
+    fn probe_structured<T: Scalar>(
+        a: CsrView<'_, T>,
+        rows: &RowStats,
+        structure: &Structure,
+        probes: &mut Probes,
+    ) {
+        if let Some(blocking) = Blocking::new(a.columns(), rows, structure) {
+            probes.add(blocking);
+        }
+    }
+
+    fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<BlockedPlan> {
         /// Runs per entry beyond which writing and adding them costs more than gathers do.
         const RUNS: f64 = 0.2;
         /// Minimum share of the entries in the hot columns.
@@ -158,7 +121,7 @@ impl Format for Blocked {
         /// Number of entries below which smaller windows are candidates too: every multiprocessor
         /// loads windows, however few entries it has.
         const FEW: u64 = 1 << 23;
-        let Some(blocking) = analysis.blocking else { return Vec::new() };
+        let Some(blocking) = Blocking::of(analysis) else { return Vec::new() };
         if on != Target::Gpu || analysis.rows.max > LONGEST {
             return Vec::new();
         }
@@ -188,7 +151,7 @@ impl Format for Blocked {
         let value = if plan.packed && is_equal(analysis) { 0 } else { size };
         let flags = slots / LANE as u64 * 2;
         let tables = 4 * (runs + pieces + 2) + 12 * estimate.tiles + 8 * estimate.split_rows;
-        let sorted = analysis.blocking.is_none_or(|blocking| blocking.sorted);
+        let sorted = Blocking::of(analysis).is_none_or(|blocking| blocking.sorted);
         let order = if sorted { 0 } else { 4 * analysis.rows.nnz };
         let wide = far * PIECE as u64;
         Work {
@@ -251,8 +214,7 @@ impl Estimate {
     fn new(plan: &BlockedPlan, analysis: &Analysis, scalar: ScalarKind) -> Self {
         let rows = &analysis.rows;
         let columns = plan.columns(scalar);
-        let blocks = analysis
-            .blocking
+        let blocks = Blocking::of(analysis)
             .map_or_else(|| Self::unmeasured(analysis, columns), |b| b.with(columns));
         let full = rows.nrows as u64 - rows.empty_rows;
         match plan.x {

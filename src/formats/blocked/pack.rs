@@ -2,11 +2,11 @@
 //! each. Then all pieces are filled independently.
 
 use super::cpu::Spare;
+use super::panel::{Panel, PanelRows};
 use super::{
     BATCH, Block, BlockedPlan, HostBlocked, LANE, PIECE, Pieces, SlotValues, SplitRows, TileTable,
     place,
 };
-use crate::analysis::{Panel, PanelRows};
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::{CsrColumns, CsrMatrix, CsrView};

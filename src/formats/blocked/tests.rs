@@ -1,8 +1,19 @@
+use super::plan::MOST_KIB;
 use super::*;
 use crate::device::Device;
 use crate::formats::{FormatKind, Plan as AnyPlan, ResidentMatrix};
 use crate::matrix::gallery;
 use crate::testing::{Oracle, chapter, devices, product, x_vector};
+use proptest::prelude::*;
+
+/// Spelling of any plan.
+pub(super) fn any_plan() -> BoxedStrategy<String> {
+    let x = prop::sample::select(vec!["kib", "hot"]);
+    let values = prop::sample::select(vec!["plain", "packed"]);
+    let text = (x, 1u32..4, values)
+        .prop_map(|(x, kib, values)| format!("blocked({x}:{kib},values:{values})"));
+    text.boxed()
+}
 
 const WINDOWS: BlockedPlan = BlockedPlan { x: Block::Windows, kib: KIB, packed: false };
 const HOT: BlockedPlan = BlockedPlan { x: Block::Hot, kib: KIB, packed: false };
@@ -239,7 +250,7 @@ fn windows_beyond_shared_memory() {
 }
 
 #[test]
-fn what_is_told_is_about_what_is_packed() {
+fn stated_work_is_close_to_the_packed_matrix() {
     for spec in [
         "lognormal,rows=150k",
         "lp,rows=400",
@@ -257,8 +268,11 @@ fn what_is_told_is_about_what_is_packed() {
                 estimated.matrix_bytes as f64 / packed.matrix_bytes() as f64,
                 estimated.groups as f64 / runs as f64,
             );
-            let close =
-                if analysis.blocking.is_some() && plan.kib == KIB { 0.85..1.25 } else { 0.5..4.0 };
+            let close = if Blocking::of(&analysis).is_some() && plan.kib == KIB {
+                0.85..1.25
+            } else {
+                0.5..4.0
+            };
             assert!(close.contains(&bytes), "{spec}, blocked{plan}: {bytes} of the bytes");
             assert!((0.5..4.0).contains(&runs), "{spec}, blocked{plan}: {runs} of the runs");
         }
@@ -269,7 +283,7 @@ fn what_is_told_is_about_what_is_packed() {
 fn candidates_are_for_gpus_and_what_blocks_help() {
     let candidates = |spec: &str, on| {
         let analysis = Analysis::of(generated::<f32>(spec).view());
-        Blocked::candidates(&analysis, &Weights::default(), on)
+        Blocked::candidates(&analysis, None, on)
             .iter()
             .map(BlockedPlan::to_string)
             .collect::<Vec<_>>()

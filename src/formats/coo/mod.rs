@@ -26,7 +26,7 @@ mod cuda;
 pub(crate) use cuda::DeviceTail;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
     megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -86,7 +86,7 @@ impl Format for Coo {
         Ok(if args.flag("atomic")? { CooPlan::Atomic } else { CooPlan::Segments })
     }
 
-    fn candidates(_: &Analysis, _: &Weights, on: Target) -> Vec<CooPlan> {
+    fn candidates(_: &Analysis, _: Costs<'_>, on: Target) -> Vec<CooPlan> {
         match on {
             Target::Cpu => vec![CooPlan::Segments],
             Target::Gpu => vec![CooPlan::Segments, CooPlan::Atomic],

@@ -24,8 +24,8 @@ mod cuda;
 mod spmm;
 
 use super::{
-    Access, Arrays, CsrSource, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs,
-    Target, Weights, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Arrays, Costs, CsrSource, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays,
+    PlanArgs, Target, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::{first_at_least, partition};
@@ -113,7 +113,7 @@ impl Format for Csr {
         cuda::kernels(*plan, a, bytes, gpu)
     }
 
-    fn candidates(_: &Analysis, _: &Weights, _: Target) -> Vec<CsrPlan> {
+    fn candidates(_: &Analysis, _: Costs<'_>, _: Target) -> Vec<CsrPlan> {
         let vectors = VECTOR_WIDTHS.iter().map(|&width| CsrPlan::Vector(width));
         [CsrPlan::Scalar, CsrPlan::Balanced].into_iter().chain(vectors).collect()
     }

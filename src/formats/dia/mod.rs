@@ -29,7 +29,7 @@ mod cuda;
 mod offsets;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
     chain_us, megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Probes, RowStats};
@@ -79,7 +79,7 @@ impl Format for Dia {
         probes.add(DiagonalCount::new(a));
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, _: Target) -> Vec<DiaPlan> {
+    fn candidates(analysis: &Analysis, _: Costs<'_>, _: Target) -> Vec<DiaPlan> {
         let rows = &analysis.rows;
         let slots = DiagonalCount::of(analysis).at_least() as f64 * rows.nrows as f64;
         let padded = slots > CANDIDATE_PADDING * rows.nnz as f64;
@@ -316,7 +316,7 @@ mod tests {
         let cols = (0..n).map(|row| ((row * 7919) % n) as u32).collect();
         let a = CsrMatrix::try_new(n, n, (0..=n).collect(), cols, vec![1.0f32; n]).unwrap();
         let analysis = Analysis::of(a.view());
-        assert!(Dia::candidates(&analysis, &Weights::default(), Target::Cpu).is_empty());
+        assert!(Dia::candidates(&analysis, None, Target::Cpu).is_empty());
         let reason = Dia::refusal(&DiaPlan, &analysis).unwrap();
         assert!(reason.contains("more than 7 diagonals"), "{reason}");
         let refused = Dia::pack(&DiaPlan, a.view());

@@ -23,7 +23,7 @@ mod cuda;
 pub(crate) use cuda::DeviceEll;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
     chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -68,7 +68,7 @@ impl Format for Ell {
         Ok(if args.flag("lengths")? { EllPlan::Lengths } else { EllPlan::Padded })
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, _: Target) -> Vec<EllPlan> {
+    fn candidates(analysis: &Analysis, _: Costs<'_>, _: Target) -> Vec<EllPlan> {
         let slots = analysis.rows.nrows as f64 * f64::from(analysis.rows.max);
         if slots > CANDIDATE_PADDING * analysis.rows.nnz as f64 {
             return Vec::new();

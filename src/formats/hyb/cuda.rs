@@ -35,13 +35,13 @@ struct HostTail<T> {
     rows: Buffer<u32>,
     ncols: usize,
     add_rows: Kernel,
-    /// Stages that are not in use: as many as SpMVs ran at the same time.
-    stages: Mutex<Vec<Stage<T>>>,
+    /// Buffers that are not in use: as many as SpMVs ran at the same time.
+    buffers: Mutex<Vec<TailBuffers<T>>>,
 }
 
 /// Buffers of an SpMV whose COO part the host multiplies.
 #[derive(Debug)]
-struct Stage<T> {
+struct TailBuffers<T> {
     /// A queue of its own, so that work on other queues, such as capturing graphs, does not affect
     /// it.
     queue: Queue,
@@ -60,7 +60,7 @@ impl<T: Scalar> HostTail<T> {
             nrows,
             ncols,
             add_rows: gpu.kernel("hyb", &format!("hyb_add_{}", T::KIND))?,
-            stages: Mutex::default(),
+            buffers: Mutex::default(),
             rows: gpu.upload(&rows)?,
             coo,
         })
@@ -81,20 +81,20 @@ impl<T: Scalar> HostTail<T> {
         y: Ptr<T>,
     ) -> Result<(), Error> {
         queue.synchronize()?;
-        let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // No lock is held while the host multiplies: its threads may start another SpMV.
-        let mut stage = free.map_or_else(|| self.stage(), Ok)?;
+        let mut buffers = free.map_or_else(|| self.new_buffers(), Ok)?;
         // SAFETY: the caller's promise.
-        let done = unsafe { self.through(&mut stage, first, x, y) };
+        let done = unsafe { self.enqueue(&mut buffers, first, x, y) };
         // Also after an error: from here on no copy is in flight.
-        let over = stage.queue.synchronize();
-        self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
+        let over = buffers.queue.synchronize();
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);
         done.and(over)
     }
 
-    fn stage(&self) -> Result<Stage<T>, Error> {
+    fn new_buffers(&self) -> Result<TailBuffers<T>, Error> {
         let gpu = &self.gpu;
-        Ok(Stage {
+        Ok(TailBuffers {
             queue: gpu.new_queue()?,
             x: gpu.pinned(self.ncols)?,
             host_sums: gpu.pinned(self.rows.len())?,
@@ -102,31 +102,31 @@ impl<T: Scalar> HostTail<T> {
         })
     }
 
-    /// Computes the SpMV without waiting for its end.
+    /// Enqueues the SpMV, without waiting for its end.
     ///
     /// # Safety
     ///
-    /// As [`DeviceMatrix::spmv`], and nothing else uses the stage until the wait.
-    unsafe fn through(
+    /// As [`DeviceMatrix::spmv`], and nothing else uses the buffers until the wait.
+    unsafe fn enqueue(
         &self,
-        stage: &mut Stage<T>,
+        buffers: &mut TailBuffers<T>,
         first: impl FnOnce(&Queue) -> Result<(), Error>,
         x: Ptr<T>,
         y: Ptr<T>,
     ) -> Result<(), Error> {
-        let queue = &stage.queue;
-        // SAFETY: `x` has as many elements, by the caller's promise; the stage is used by nothing
-        // else until the end of the wait.
-        unsafe { queue.copy_out(stage.x.as_mut_slice(), x)? };
+        let queue = &buffers.queue;
+        // SAFETY: `x` has as many elements, by the caller's promise; nothing else uses the buffers
+        // until the end of the wait.
+        unsafe { queue.copy_out(buffers.x.as_mut_slice(), x)? };
         queue.synchronize()?;
         first(queue)?;
-        self.coo.spmv(stage.x.as_slice(), stage.host_sums.as_mut_slice());
-        let (rows, sums) = (self.rows.ptr(), stage.sums.ptr());
+        self.coo.spmv(buffers.x.as_slice(), buffers.host_sums.as_mut_slice());
+        let (rows, sums) = (self.rows.ptr(), buffers.sums.ptr());
         let params = kernels::hyb::Add { rows, sums, count: self.rows.len() as u32, y };
         let launch = Launch::over(self.rows.len(), 1).with(params);
         // SAFETY: there is a sum for every row; the kernel is `hyb_add`.
         unsafe {
-            queue.copy_in(stage.sums.ptr(), stage.host_sums.as_slice())?;
+            queue.copy_in(buffers.sums.ptr(), buffers.host_sums.as_slice())?;
             self.add_rows.launch(queue, launch)
         }
     }

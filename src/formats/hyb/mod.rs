@@ -28,7 +28,7 @@ mod width;
 pub use width::{Rule, Width, fastest};
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
     chain_us,
     coo::{self, HostCoo},
     ell::{self, HostEll},
@@ -40,6 +40,9 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::listed;
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
+
+/// Kernel whose two parts are on one device.
+const KERNEL: &str = "hyb";
 
 /// The HYB format.
 pub(crate) struct Hyb;
@@ -97,6 +100,13 @@ impl Format for Hyb {
         "hyb(width:2,tail:host)",
     ];
 
+    #[cfg(test)]
+    fn any_plan() -> proptest::strategy::BoxedStrategy<String> {
+        use proptest::prelude::*;
+        let tail = prop::sample::select(vec!["", ",tail:host"]);
+        (1u32..40, tail).prop_map(|(width, tail)| format!("hyb(width:{width}{tail})")).boxed()
+    }
+
     fn parse(args: &mut PlanArgs<'_>) -> Result<HybPlan, Error> {
         let width = match args.value("width")? {
             None => Width::Rule(Rule::Auto),
@@ -108,10 +118,10 @@ impl Format for Hyb {
         Ok(HybPlan { width, tail: args.word("tail", TAILS)?.unwrap_or_default() })
     }
 
-    fn candidates(analysis: &Analysis, weights: &Weights, on: Target) -> Vec<HybPlan> {
+    fn candidates(analysis: &Analysis, costs: Costs<'_>, on: Target) -> Vec<HybPlan> {
         let histogram = &analysis.rows.histogram;
         let published = [Rule::BellGarland, Rule::GinkgoAuto, Rule::RocsparseMean];
-        let mut widths = vec![fastest(histogram, weights.tail_slots)];
+        let mut widths = vec![fastest(histogram, costs)];
         widths.extend(published.iter().map(|rule| rule.width(histogram, ScalarKind::F64)));
         widths.sort_unstable();
         widths.dedup();
@@ -153,7 +163,7 @@ impl Format for Hyb {
     fn kernel(plan: &HybPlan, on: Target) -> &'static str {
         match (plan.tail, on) {
             (TailProcessor::Host, Target::Gpu) => "hyb.host",
-            _ => "hyb",
+            _ => KERNEL,
         }
     }
 

@@ -3,8 +3,12 @@
 
 use crate::ScalarKind;
 use crate::analysis::Histogram;
-use crate::formats::Weights;
+use crate::formats::{Costs, KernelCosts, Target, Work, coo};
 use std::fmt::{self, Display};
+
+/// Default cost of a COO entry, in ELL slots: the bytes of the one over those of the other, rounded
+/// up for the row search.
+const DEFAULT_TAIL_SLOTS: f64 = 2.0;
 
 /// Width of the ELL part of a HYB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +83,7 @@ impl Rule {
         let at_share = |share: f64| histogram.nth((nrows as f64 * share) as u64);
         let at_most = |width: u32, share: f64| width.min((nrows as f64 * share) as u32);
         match self {
-            Self::Auto => fastest(histogram, Weights::default().tail_slots),
+            Self::Auto => fastest(histogram, None),
             // Fewer than 4096 rows are longer, or fewer than a third of them.
             Self::BellGarland => histogram.exceeded_by_fewer_than(nrows.div_ceil(3).max(4096)),
             Self::GinkgoImbalance => at_share(0.8),
@@ -101,12 +105,32 @@ impl Display for Rule {
     }
 }
 
+/// Returns the width that is predicted to be the fastest; the smallest of equal ones.
+pub fn fastest(histogram: &Histogram, costs: Costs<'_>) -> u32 {
+    cheapest(histogram, costs.and_then(tail_slots).unwrap_or(DEFAULT_TAIL_SLOTS))
+}
+
+/// Measured cost of a COO entry, in ELL slots. On a GPU, rows so uneven that they have COO entries
+/// seldom have consecutive columns, and all slots are gathered. On the CPU neither the gathers of
+/// slots nor the bytes of COO entries are counted: this offsets the rows of the COO part, which are
+/// not counted either (counting gathers changed the width of the gallery's `circuit` in f64 from 6
+/// to 5, a tenth slower on Zen 4).
+fn tail_slots(costs: &dyn KernelCosts) -> Option<f64> {
+    let matrix_bytes = match costs.on() {
+        Target::Cpu => 0,
+        Target::Gpu => coo::entry_bytes(costs.scalar()),
+    };
+    let entry = Work { tail: 1, matrix_bytes, ..Work::default() };
+    // Below 1 no entry would stay in ELL, above 16 none would leave it: such a fit is noise.
+    Some(costs.in_slots(super::KERNEL, &entry)?.clamp(1.0, 16.0))
+}
+
 /// Returns the width `w` that minimises `nrows · w + tail_slots · (entries beyond w)`; the
 /// smallest of equal ones.
 ///
 /// The cost is piecewise linear in `w` with its corners at the row lengths that occur, so that
 /// trying those is exact.
-pub fn fastest(histogram: &Histogram, tail_slots: f64) -> u32 {
+fn cheapest(histogram: &Histogram, tail_slots: f64) -> u32 {
     let nrows = histogram.nrows() as f64;
     let cost = |width: u32, beyond: u64| nrows * f64::from(width) + tail_slots * beyond as f64;
     let mut beyond = histogram.entries_beyond(0);
@@ -165,7 +189,7 @@ mod tests {
             let cost = |w: u32| {
                 lengths.len() as f64 * f64::from(w) + tail * histogram.entries_beyond(w) as f64
             };
-            let found = cost(fastest(&histogram, tail));
+            let found = cost(cheapest(&histogram, tail));
             for w in 0..=60 {
                 prop_assert!(found <= cost(w) + 1e-9);
             }

@@ -33,7 +33,7 @@ pub use plan::{JdsLayout, JdsPlan, Launches, TailLength};
 pub use sections::{BoundaryMethod, Split};
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
     chain_us,
     coo::{self, HostCoo},
     megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
@@ -46,8 +46,6 @@ use crate::memory::{listed, reserved, try_zeroed};
 use crate::{Error, Scalar, ScalarKind};
 use plan::STRIP_ROWS;
 use sections::Section;
-
-pub(crate) use sections::DEFAULT_SECTION_SLOTS;
 
 /// The JDS format.
 pub(crate) struct Jds;
@@ -73,12 +71,23 @@ impl Format for Jds {
         "jds(sections:3,launch:each,tail:2)",
     ];
 
+    #[cfg(test)]
+    fn any_plan() -> proptest::strategy::BoxedStrategy<String> {
+        use proptest::prelude::*;
+        let tail = prop_oneof![Just(String::new()), (1u32..40).prop_map(|n| format!(",tail:{n}"))];
+        let split = prop::sample::select(vec!["", ",split:rows", ",split:lengths"]);
+        let each = prop::sample::select(vec!["", ",launch:each"]);
+        let sections = (1u32..12, split, each, tail.clone())
+            .prop_map(|(n, split, each, tail)| format!("jds(sections:{n}{split}{each}{tail})"));
+        prop_oneof![sections, tail.prop_map(|tail| format!("jds(diagonals{tail})"))].boxed()
+    }
+
     fn parse(args: &mut PlanArgs<'_>) -> Result<JdsPlan, Error> {
         JdsPlan::parse(args)
     }
 
-    fn candidates(analysis: &Analysis, weights: &Weights, _: Target) -> Vec<JdsPlan> {
-        let split = Split { cost: Some(weights.section_slots), ..Split::default() };
+    fn candidates(analysis: &Analysis, costs: Costs<'_>, _: Target) -> Vec<JdsPlan> {
+        let split = Split::by_costs(costs);
         let layouts = [JdsLayout::Diagonals, JdsLayout::Sections(split, Launches::Fused)];
         let cut = TailLength::Auto.resolve(&analysis.rows.histogram);
         let whole = (analysis.rows.max <= CANDIDATE_WIDTH).then_some(None);
@@ -136,7 +145,7 @@ impl Format for Jds {
         match (plan.layout, on) {
             (JdsLayout::Diagonals, _) => "jds.diagonals",
             (JdsLayout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
-            (JdsLayout::Sections(..), _) => "jds.sections",
+            (JdsLayout::Sections(..), _) => sections::KERNEL,
         }
     }
 

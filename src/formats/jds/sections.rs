@@ -3,13 +3,16 @@
 
 use crate::Error;
 use crate::analysis::Histogram;
-use crate::formats::PlanArgs;
+use crate::formats::{Costs, PlanArgs, Work};
 use std::collections::VecDeque;
 use std::fmt::{self, Display};
 
 /// Default cost of a section beyond its slots, in slots: on average a strip of 64 rows is half
 /// empty at the beginning and at the end of a section.
-pub(crate) const DEFAULT_SECTION_SLOTS: u64 = 64;
+const DEFAULT_SECTION_SLOTS: u64 = 64;
+
+/// Kernel of all sections in one launch.
+pub(super) const KERNEL: &str = "jds.sections";
 
 /// Partition of sorted rows into sections: `sections:auto` or `sections:N`, with `split:` and
 /// `cost:`.
@@ -107,6 +110,18 @@ impl Split {
         }
         let given = text.is_some() || method.is_some() || cost.is_some();
         Ok(given.then(|| Self { method: method.unwrap_or_default(), sections, cost }))
+    }
+
+    /// Optimal boundaries for the measured cost of a section, or for its default.
+    pub fn by_costs(costs: Costs<'_>) -> Self {
+        /// Least cost of a section: the loss at its strips.
+        const LEAST: f64 = DEFAULT_SECTION_SLOTS as f64;
+        /// Largest cost of a section: the largest number that a plan can be spelled with.
+        const MOST: f64 = (u32::MAX - 1) as f64;
+        let section = Work { groups: 1, ..Work::default() };
+        let measured = costs.and_then(|costs| costs.in_slots(KERNEL, &section));
+        let cost = measured.map_or(DEFAULT_SECTION_SLOTS, |cost| cost.clamp(LEAST, MOST) as u64);
+        Self { cost: Some(cost), ..Self::default() }
     }
 
     /// Number of sections for rows of these lengths, and the number of their slots.

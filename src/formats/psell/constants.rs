@@ -46,4 +46,4 @@ pub(crate) const SLOT_BYTES: usize = 16;
 
 /// Marks a slot on the diagonal directly above that of the previous slot, which reuses its column:
 /// its column for the first row is that of the previous slot for the second row.
-pub(crate) const CHAINED: u32 = 1 << 31;
+pub(crate) const REUSES_COLUMN: u32 = 1 << 31;

@@ -88,8 +88,8 @@ pub(crate) use probe::SliceProbe;
 
 use super::encoded::{Coder, Narrowed, NarrowedPair, Sink, Stored, with_slack};
 use super::{
-    Arrays, CsrSource, DeviceMatrix, EncodedHost, Format, HostMatrix, NoArrays, PlanArgs, Target,
-    Weights, Work, sell,
+    Arrays, Costs, CsrSource, DeviceMatrix, EncodedHost, Format, HostMatrix, NoArrays, PlanArgs,
+    Target, Work, sell,
 };
 use crate::analysis::{Analysis, Probes, RowStats};
 use crate::device::{Gpu, Module};
@@ -146,6 +146,11 @@ impl Format for Psell {
         "psell(sigma:100000,values:f32,group:4,split:9)",
     ];
 
+    #[cfg(test)]
+    fn any_plan() -> proptest::strategy::BoxedStrategy<String> {
+        tests::any_plan()
+    }
+
     fn parse(args: &mut PlanArgs<'_>) -> Result<PsellPlan, Error> {
         PsellPlan::parse(args)
     }
@@ -154,7 +159,7 @@ impl Format for Psell {
         probes.add(SliceProbe::new(a, rows));
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<PsellPlan> {
+    fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<PsellPlan> {
         // Rows of one length need no sorting.
         let sigmas = SIGMAS.iter().filter(|&&sigma| !analysis.rows.is_even() || sigma == 1);
         let plans = sigmas.flat_map(|&sigma| {
@@ -278,12 +283,25 @@ impl Header {
 mod tests {
     use super::*;
     use crate::matrix::gallery;
+    use proptest::prelude::*;
+
+    /// Spelling of any plan.
+    pub(super) fn any_plan() -> BoxedStrategy<String> {
+        let precisions = ["", ",values:packed", ",values:bf16", ",values:f16", ",values:f32"];
+        let values = prop::sample::select(precisions.to_vec());
+        let group = prop::sample::select(vec![1, 4]);
+        let sigma = prop_oneof![2 => 1u32..100, 1 => Just(1), 1 => Just(u32::MAX - 1)];
+        let text = (sigma, values, group, 1u32..40).prop_map(|(sigma, values, group, split)| {
+            format!("psell(sigma:{sigma}{values},group:{group},split:{split})")
+        });
+        text.boxed()
+    }
 
     #[test]
     fn columns_as_long_as_those_of_sell_are_no_candidates_on_a_gpu() {
         let packed = |spec: &str, on| {
             let matrix: CsrMatrix<f32> = spec.parse::<gallery::Spec>().unwrap().generate().unwrap();
-            let plans = Psell::candidates(&Analysis::of(matrix.view()), &Weights::default(), on);
+            let plans = Psell::candidates(&Analysis::of(matrix.view()), None, on);
             plans.iter().map(PsellPlan::sigma).collect::<Vec<_>>()
         };
         // Columns spread over 300,000 leave no slice a narrow index.

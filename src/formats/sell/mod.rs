@@ -23,7 +23,7 @@ mod cpu;
 mod cuda;
 
 use super::{
-    Access, Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
     chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
@@ -152,6 +152,13 @@ impl Format for Sell {
         "sell(c:64,sigma:100000)",
     ];
 
+    #[cfg(test)]
+    fn any_plan() -> proptest::strategy::BoxedStrategy<String> {
+        use proptest::prelude::*;
+        let numbers = (1u32..70, 1u32..100);
+        numbers.prop_map(|(c, sigma)| format!("sell(c:{c},sigma:{sigma})")).boxed()
+    }
+
     fn parse(args: &mut PlanArgs<'_>) -> Result<SellPlan, Error> {
         let default = SellPlan::default();
         let c = args.number("c")?.unwrap_or(default.c);
@@ -162,7 +169,7 @@ impl Format for Sell {
         Ok(SellPlan { c, sigma })
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<SellPlan> {
+    fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<SellPlan> {
         candidates(analysis, on).collect()
     }
 
@@ -338,6 +345,14 @@ mod tests {
         assert_eq!(packed.full, [2, 0]);
         assert_eq!(packed.col_idx, [1, 0, 2, 2, 3, P, 0, P, 3, P]);
         assert_eq!(packed.values, [2., 3., 4., 1., 1., 0., 1., 0., 1., 0.]);
+    }
+
+    #[test]
+    fn an_analysis_has_the_slices_of_all_candidates() {
+        let analysis = Analysis::of(chapter::matrix::<f32>().view());
+        for (c, sigma) in CANDIDATES.into_iter().chain(GPU_CANDIDATES) {
+            assert!(analysis.slices.with(c, sigma).is_some(), "{c}, {sigma}");
+        }
     }
 
     #[test]

@@ -40,8 +40,8 @@ mod pack;
 
 use super::values::{SlotValues, is_equal};
 use super::{
-    Arrays, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Weights, Work,
-    chunk_rows, chunks, megabytes, vector_bytes,
+    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work, chunk_rows,
+    chunks, megabytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -105,6 +105,11 @@ impl Format for Tiles {
         "tiles(cols:100,chunk:1000,stripe:1,values:packed)",
     ];
 
+    #[cfg(test)]
+    fn any_plan() -> proptest::strategy::BoxedStrategy<String> {
+        tests::any_plan()
+    }
+
     fn parse(args: &mut PlanArgs<'_>) -> Result<TilesPlan, Error> {
         let mut number = |key, least, most| match args.value(key)? {
             None | Some("auto") => Ok(None),
@@ -120,7 +125,7 @@ impl Format for Tiles {
         Ok(TilesPlan { cols, chunk, stripe, packed })
     }
 
-    fn candidates(analysis: &Analysis, _: &Weights, on: Target) -> Vec<TilesPlan> {
+    fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<TilesPlan> {
         /// Number of entries below which two or three launches cost more than gathers do.
         const LEAST: u64 = 1 << 20;
         /// Reuse distance, in entries, within which a multiprocessor still has a part of `x` in its

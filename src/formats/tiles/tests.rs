@@ -1,6 +1,17 @@
 use super::*;
 use crate::matrix::gallery;
 use crate::testing::chapter;
+use proptest::prelude::*;
+
+/// Spelling of any plan.
+pub(super) fn any_plan() -> BoxedStrategy<String> {
+    let values = prop::sample::select(vec!["plain", "packed"]);
+    let text =
+        (1u32..100, 32u32..400, 1u32..1000, values).prop_map(|(cols, chunk, stripe, values)| {
+            format!("tiles(cols:{cols},chunk:{chunk},stripe:{stripe},values:{values})")
+        });
+    text.boxed()
+}
 
 fn generated(spec: &str) -> CsrMatrix<f32> {
     spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
@@ -102,10 +113,7 @@ fn the_estimate_is_right_for_random_columns_and_bounded_for_others() {
 fn candidates_are_for_gpus_and_gathers_that_miss() {
     let candidates = |spec: &str, on| {
         let analysis = Analysis::of(generated(spec).view());
-        Tiles::candidates(&analysis, &Weights::default(), on)
-            .iter()
-            .map(TilesPlan::to_string)
-            .collect::<Vec<_>>()
+        Tiles::candidates(&analysis, None, on).iter().map(TilesPlan::to_string).collect::<Vec<_>>()
     };
     assert_eq!(candidates("uniform,rows=300k", Target::Gpu), ["", "(stripe:4194304)"]);
     assert_eq!(candidates("uniform,rows=200k,values=pattern", Target::Gpu), ["(values:packed)"]);

@@ -43,8 +43,8 @@ impl Reader<'_> {
             let window = &text.bytes()[..end];
             let ranges = split(window, start, self.chunk_size(end - start));
             let failed = AtomicUsize::new(usize::MAX);
-            let done = AtomicU64::new(text.before() + start as u64);
-            let total = text.len().unwrap_or(text.before() + end as u64);
+            let done = AtomicU64::new(text.bytes_before() + start as u64);
+            let total = text.len().unwrap_or(text.bytes_before() + end as u64);
             let chunks = parallel::map(ranges.len(), 1, |k| {
                 // Chunks behind the first error are skipped; those before it must be parsed, so
                 // that the line number is right.

@@ -1,4 +1,4 @@
-//! Reading of a `coordinate` file in pieces, by several processes.
+//! A `coordinate` file, parsed in pieces by several processes.
 
 use super::coordinate::parse_chunk;
 use super::header::{MarketHeader, MarketLayout};
@@ -6,19 +6,19 @@ use super::{ParseProblem, excerpt};
 use crate::{Error, Scalar};
 use std::path::Path;
 
-/// First lines of a `coordinate` file, with which pieces of the other lines are parsed.
+/// Header of a `coordinate` file: parses pieces of its other lines.
 #[derive(Debug, Clone, Copy)]
 pub struct MarketPieces {
     header: MarketHeader,
 }
 
-/// Entries of some lines, with their mirror images, in the order of the lines: rows, columns,
-/// values, and the number of lines.
+/// Rows, columns and values of the entries of some lines, in the order of the lines, each entry of
+/// a symmetric matrix followed by its mirror image; and the number of lines.
 pub type MarketEntries<T> = (Vec<u32>, Vec<u32>, Vec<T>, u64);
 
 impl MarketPieces {
-    /// Parses the banner and the size line. `head` is the beginning of a text, and has at least one
-    /// byte after the size line unless it is the whole text.
+    /// Parses the banner and the size line. `head` is the beginning of the file: all of it, or at
+    /// least one byte more than the size line.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl MarketPieces {
         (self.header.nrows, self.header.ncols)
     }
 
-    /// Declared number of lines with an entry.
+    /// Number of entries that the size line declares.
     pub fn declared(&self) -> u64 {
         self.header.declared
     }
@@ -47,7 +47,7 @@ impl MarketPieces {
         self.header.body
     }
 
-    /// Parses whole lines.
+    /// Parses complete lines.
     ///
     /// # Errors
     ///

@@ -257,7 +257,7 @@ impl<A: PlanTimer> Calibrator<'_, A> {
     }
 
     /// Packs a plan of the shortlist. Plans share the copy of the matrix to a GPU, so that only the
-    /// clock tells the time of all together.
+    /// clock measures all of them together.
     fn pack(&mut self, place: usize) -> Result<Ready<A::Packed>, Error> {
         let start = self.clock.seconds();
         let ready = self.timer.pack(&self.shortlist[place].plan);

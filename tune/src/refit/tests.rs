@@ -3,7 +3,7 @@
 use super::*;
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::Device;
-use sparseop::formats::{Weights, Work};
+use sparseop::formats::Work;
 use sparseop::matrix::gallery;
 use sparseop::tuning::decision::TIE_BAND;
 use sparseop::tuning::features::MatrixFeatures;
@@ -26,7 +26,7 @@ fn subjects() -> Vec<TestSubject> {
     let subject = |spec_of: gallery::Spec| {
         let a = spec_of.generate::<f64>().unwrap();
         let analysis = Analysis::of(a.view());
-        let plans = Plan::candidates(&analysis, &Weights::default(), Target::of(&spec)).into_iter();
+        let plans = Plan::candidates(&analysis, None, Target::of(&spec)).into_iter();
         let plans =
             plans.map(|plan| (plan.clone(), plan.work(&analysis, ScalarKind::F64))).collect();
         TestSubject {

@@ -15,7 +15,7 @@
 //! last row, and those of the next step.
 
 use super::super::Header;
-use super::super::constants::{CHAINED, CONSUMERS, DEPTH, PRODUCERS, SLOT_BYTES, UNITS};
+use super::super::constants::{CONSUMERS, DEPTH, PRODUCERS, REUSES_COLUMN, SLOT_BYTES, UNITS};
 use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
 use super::{DevicePsell, DeviceValues};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Queue, kernels};
@@ -176,7 +176,7 @@ impl WindowLayout {
             for (at, &delta) in (slots.full.0..).zip(slots.full.1) {
                 let chained = before.is_some_and(|before: u32| before.wrapping_add(1) == delta);
                 places[at] =
-                    place(&starts, delta.cast_signed()) | if chained { CHAINED } else { 0 };
+                    place(&starts, delta.cast_signed()) | if chained { REUSES_COLUMN } else { 0 };
                 before = Some(delta);
             }
             for (at, &delta) in (slots.partial.0..).zip(slots.partial.1) {
@@ -397,7 +397,7 @@ mod tests {
         for (k, (&place, &delta)) in places.iter().zip(&deltas).enumerate() {
             let (band, odd) = ((place >> 17 & 0x3FFF) as usize, place >> 16 & 1);
             let column = layout.starts[band] + ((place & 0xFFFF) * 2 + odd) as i32;
-            assert_eq!((i64::from(column), place & CHAINED != 0), (delta, k % 3 != 0));
+            assert_eq!((i64::from(column), place & REUSES_COLUMN != 0), (delta, k % 3 != 0));
         }
         // The first rows lack the slots below the diagonal; masks are unchanged.
         let first = layout.headers[0];

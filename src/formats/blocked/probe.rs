@@ -1,134 +1,32 @@
-//! Cache blocking: rows are grouped into panels that reuse the part of `x` they share. The gain is
-//! estimated from a sample of the panels.
+//! Gain of cache blocking: estimated from a sample of the panels, without packing.
 
-use super::rows::{RowStats, ratio};
-use super::structure::Structure;
+use super::panel::{Panel, PanelRows};
+use crate::analysis::{Analysis, RowStats, Structure, ratio};
 use crate::matrix::CsrColumns;
 use crate::parallel;
-use std::ops::Range;
-
-/// Alignment of a window's first column, in columns, so that a window is loaded by 16 bytes.
-const ALIGN: u32 = 8;
-
-/// Entries of a panel per column in its span: a panel gets no further row beyond the second number,
-/// nor beyond the first if the row would need another window. On an H200 panels of 2 took a tenth
-/// longer than those of 4, and of 8 hardly less.
-const DENSITY: (u64, u64) = (4, 8);
-
-/// A panel: consecutive rows and the span of their columns.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Panel {
-    pub(crate) rows: Range<usize>,
-    /// First column, rounded down to a multiple of 8.
-    pub(crate) first_col: u32,
-    /// Number of windows that the columns are cut into.
-    pub(crate) windows: u32,
-    /// Columns per window, a multiple of 8.
-    pub(crate) width: u32,
-}
-
-impl Panel {
-    /// Returns the panel that begins with row `first`, in windows of at most `widest` columns, a
-    /// multiple of 8.
-    pub(crate) fn at(rows: &PanelRows<'_>, first: usize, widest: u32) -> Self {
-        let row_ptr = rows.a.row_ptr();
-        let (mut min, mut max) = (u32::MAX, 0);
-        let (mut end, mut windows) = (first, 0);
-        while end < rows.a.nrows() {
-            let (least, most) = rows.reach(end);
-            let (least, most) = (least.min(min), most.max(max));
-            let (entries, reach) =
-                ((row_ptr[end] - row_ptr[first]) as u64, span(min, max).max(widest.into()));
-            let needed = span(least, most).div_ceil(widest.into());
-            if entries >= DENSITY.1 * reach || (entries >= DENSITY.0 * reach && needed > windows) {
-                break;
-            }
-            (min, max, windows) = (least, most, needed);
-            end += rows.step(end - first).min(rows.a.nrows() - end);
-        }
-        let width = span(min, max).div_ceil(windows.max(1)).next_multiple_of(ALIGN.into());
-        let first_col = min.min(max) / ALIGN * ALIGN;
-        Self { rows: first..end, first_col, windows: windows as u32, width: width as u32 }
-    }
-
-    /// Returns the window of a column, and the first column behind that window.
-    pub(crate) fn window(&self, col: u32) -> (u32, u64) {
-        let window = (col - self.first_col) / self.width;
-        (window, u64::from(self.first_col) + (u64::from(window) + 1) * u64::from(self.width))
-    }
-
-    /// Calls `visit` with the window and the length of every run of a row: consecutive entries that
-    /// lie in the same window. The columns of the row must not decrease.
-    pub(crate) fn for_each_run(&self, mut cols: &[u32], mut visit: impl FnMut(u32, usize)) {
-        while let Some(&first) = cols.first() {
-            let (window, end) = self.window(first);
-            let len = cols.partition_point(|&col| u64::from(col) < end);
-            visit(window, len);
-            cols = &cols[len..];
-        }
-    }
-}
-
-/// Number of columns from `min` to `max`, both included, counted from the aligned start of the
-/// first window; 0 if there are none.
-fn span(min: u32, max: u32) -> u64 {
-    if min > max { 0 } else { u64::from(max) + 1 - u64::from(min / ALIGN * ALIGN) }
-}
-
-/// Rows of a matrix, as input for building panels.
-pub(crate) struct PanelRows<'a> {
-    a: CsrColumns<'a>,
-    sorted: bool,
-    /// Sampling distance in rows: one row in `sampling` is examined; `usize::MAX` examines every
-    /// row.
-    sampling: usize,
-}
-
-impl<'a> PanelRows<'a> {
-    /// Exact panels of a matrix whose column indices do not decrease within a row.
-    pub(crate) fn sorted(a: CsrColumns<'a>) -> Self {
-        Self { a, sorted: true, sampling: usize::MAX }
-    }
-
-    /// Returns the least and the largest column of a row, or `(u32::MAX, 0)` for an empty row.
-    fn reach(&self, row: usize) -> (u32, u32) {
-        match self.a.row(row) {
-            [] => (u32::MAX, 0),
-            cols if self.sorted => (cols[0], cols[cols.len() - 1]),
-            cols => {
-                cols.iter().fold((u32::MAX, 0), |(min, max), &col| (min.min(col), max.max(col)))
-            }
-        }
-    }
-
-    /// Rows until the next one examined, with `behind` rows already in the panel.
-    fn step(&self, behind: usize) -> usize {
-        1 + behind / self.sampling
-    }
-}
 
 /// Estimated work with `x` in blocks, for a matrix whose gathers miss the cache. Estimated from a
 /// sample of its panels and entries.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Blocking {
+pub(super) struct Blocking {
     /// True if the columns of all sampled rows are in order, equal ones allowed.
-    pub sorted: bool,
+    pub(super) sorted: bool,
     /// Estimates for blocks of 49152 and of 24576 columns: 192 KiB of `f32` and of `f64`.
-    pub blocks: [Blocks; 2],
+    blocks: [Blocks; 2],
 }
 
 /// Estimated work with blocks of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Blocks {
+pub(super) struct Blocks {
     /// Maximum number of columns of a block.
-    pub columns: u32,
+    pub(super) columns: u32,
     /// Runs (pieces of rows) over entries if every panel of rows is cut into windows of `columns`
     /// columns.
-    pub runs: f64,
+    pub(super) runs: f64,
     /// Tiles over entries; a tile is a window of a panel that has entries.
-    pub tiles: f64,
+    pub(super) tiles: f64,
     /// Share of the entries that lie in the `columns` columns with the most entries.
-    pub hot: f64,
+    pub(super) hot: f64,
 }
 
 impl Blocking {
@@ -145,9 +43,14 @@ impl Blocking {
     /// Block sizes that are measured, in columns.
     const COLUMNS: [u32; 2] = [49_152, 24_576];
 
+    /// The estimate of an analysed matrix, if it was measured.
+    pub(super) fn of(analysis: &Analysis) -> Option<&Self> {
+        analysis.probes.get()
+    }
+
     /// Measures `a`. None if it has too few entries or hardly any of its gathers miss, because
     /// nothing reads the estimate in that case.
-    pub(super) fn of(a: CsrColumns<'_>, rows: &RowStats, structure: &Structure) -> Option<Self> {
+    pub(super) fn new(a: CsrColumns<'_>, rows: &RowStats, structure: &Structure) -> Option<Self> {
         let missing = 1.0 - structure.reuse.share_within(Self::NEAR);
         if rows.nnz < Self::LEAST || missing < Self::MISSING {
             return None;
@@ -164,7 +67,7 @@ impl Blocking {
     }
 
     /// Estimate for blocks of `columns` columns: a bound from the nearest measured size.
-    pub fn with(&self, columns: u32) -> Blocks {
+    pub(super) fn with(&self, columns: u32) -> Blocks {
         let [wide, narrow] = self.blocks;
         let measured = if columns >= wide.columns { wide } else { narrow };
         let smaller = (f64::from(measured.columns) / f64::from(columns.max(1))).max(1.0);
@@ -187,7 +90,7 @@ fn windows(a: CsrColumns<'_>, columns: u32) -> (f64, f64, bool) {
     /// Rows of a panel whose runs are counted, and the number of entries after which counting ends.
     const ROWS: usize = 64;
     const ENTRIES: usize = 1 << 13;
-    let rows = PanelRows { a, sorted: false, sampling: REACHES };
+    let rows = PanelRows::sampled(a, REACHES);
     let sampled = parallel::map(PANELS, 1, |i| {
         let panel = Panel::at(&rows, a.nrows() * i / PANELS, columns);
         let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
@@ -262,62 +165,15 @@ fn hot(col_idx: &[u32], ncols: usize, columns: [u32; 2]) -> [f64; 2] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::panel::tests::panels;
     use super::*;
-    use crate::analysis::Analysis;
-    use crate::matrix::{CsrMatrix, gallery};
-
-    fn panels(a: &CsrMatrix<f32>, widest: u32) -> Vec<Panel> {
-        let rows = PanelRows::sorted(a.view().columns());
-        let mut panels: Vec<Panel> = Vec::new();
-        while panels.last().map_or(0, |panel| panel.rows.end) < a.nrows() {
-            let first = panels.last().map_or(0, |panel| panel.rows.end);
-            panels.push(Panel::at(&rows, first, widest));
-        }
-        panels
-    }
-
-    /// Matrix with the given columns per row.
-    fn matrix(ncols: usize, rows: &[&[u32]]) -> CsrMatrix<f32> {
-        let ends = rows.iter().scan(0, |end, row| {
-            *end += row.len();
-            Some(*end)
-        });
-        let row_ptr = std::iter::once(0).chain(ends).collect();
-        let cols = rows.concat();
-        let values = vec![1.0; cols.len()];
-        CsrMatrix::try_new(rows.len(), ncols, row_ptr, cols, values).unwrap()
-    }
-
-    #[test]
-    fn panels_by_hand() {
-        let full: Vec<u32> = (0..8).collect();
-        let far: Vec<u32> = (8..16).collect();
-        // Four full rows suffice for one window, and the fifth row would need another.
-        let a = matrix(16, &[&full, &full, &full, &full, &far, &[], &far]);
-        let panel = |rows, first_col, windows, width| Panel { rows, first_col, windows, width };
-        assert_eq!(panels(&a, 8), [panel(0..4, 0, 1, 8), panel(4..7, 8, 1, 8)]);
-        // Eight rows are the maximum in any case.
-        let a = matrix(16, &[&full[..]; 9]);
-        assert_eq!(panels(&a, 8), [panel(0..8, 0, 1, 8), panel(8..9, 0, 1, 8)]);
-        // Windows share the columns evenly.
-        let a = matrix(100, &[&[3, 28]]);
-        assert_eq!(panels(&a, 24), [panel(0..1, 0, 2, 16)]);
-        assert_eq!(panels(&matrix(5, &[&[], &[]]), 8), [panel(0..2, 0, 0, 0)]);
-    }
-
-    #[test]
-    fn the_runs_of_a_row_by_hand() {
-        let panel = Panel { rows: 0..1, first_col: 8, windows: 3, width: 16 };
-        let mut runs = Vec::new();
-        panel.for_each_run(&[8, 23, 40, 41, 41], |window, len| runs.push((window, len)));
-        assert_eq!(runs, [(0, 2), (2, 3)]);
-    }
+    use crate::matrix::gallery;
 
     #[test]
     fn only_missing_measurements_are_made() {
         let blocking = |spec: &str| {
-            Analysis::of(spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap().view())
-                .blocking
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+            Blocking::of(&Analysis::of(a.view())).copied()
         };
         assert_eq!(blocking("poisson2d,n=600"), None);
         assert_eq!(blocking("uniform,rows=1k"), None);
@@ -331,7 +187,7 @@ mod tests {
         for spec in ["lognormal,rows=200k", "lp,rows=500", "rmat,scale=17"] {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
             let analysis = Analysis::of(a.view());
-            let Some(blocking) = analysis.blocking else {
+            let Some(blocking) = Blocking::of(&analysis) else {
                 panic!("{spec}: {:?}", analysis.rows.nnz)
             };
             for estimated in blocking.blocks {

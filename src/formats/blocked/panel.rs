@@ -1,0 +1,163 @@
+//! Panels: rows that reuse the part of `x` they share.
+
+use crate::matrix::CsrColumns;
+use std::ops::Range;
+
+/// Alignment of a window's first column, in columns, so that a window is loaded by 16 bytes.
+const ALIGN: u32 = 8;
+
+/// Entries of a panel per column in its span: a panel gets no further row beyond the second number,
+/// nor beyond the first if the row would need another window. On an H200 panels of 2 took a tenth
+/// longer than those of 4, and of 8 hardly less.
+const DENSITY: (u64, u64) = (4, 8);
+
+/// A panel: consecutive rows and the span of their columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Panel {
+    pub(super) rows: Range<usize>,
+    /// First column, rounded down to a multiple of 8.
+    pub(super) first_col: u32,
+    /// Number of windows that the columns are cut into.
+    pub(super) windows: u32,
+    /// Columns per window, a multiple of 8.
+    pub(super) width: u32,
+}
+
+impl Panel {
+    /// Returns the panel that begins with row `first`, in windows of at most `widest` columns, a
+    /// multiple of 8.
+    pub(super) fn at(rows: &PanelRows<'_>, first: usize, widest: u32) -> Self {
+        let row_ptr = rows.a.row_ptr();
+        let (mut min, mut max) = (u32::MAX, 0);
+        let (mut end, mut windows) = (first, 0);
+        while end < rows.a.nrows() {
+            let (least, most) = rows.reach(end);
+            let (least, most) = (least.min(min), most.max(max));
+            let (entries, reach) =
+                ((row_ptr[end] - row_ptr[first]) as u64, span(min, max).max(widest.into()));
+            let needed = span(least, most).div_ceil(widest.into());
+            if entries >= DENSITY.1 * reach || (entries >= DENSITY.0 * reach && needed > windows) {
+                break;
+            }
+            (min, max, windows) = (least, most, needed);
+            end += rows.step(end - first).min(rows.a.nrows() - end);
+        }
+        let width = span(min, max).div_ceil(windows.max(1)).next_multiple_of(ALIGN.into());
+        let first_col = min.min(max) / ALIGN * ALIGN;
+        Self { rows: first..end, first_col, windows: windows as u32, width: width as u32 }
+    }
+
+    /// Returns the window of a column, and the first column behind that window.
+    pub(super) fn window(&self, col: u32) -> (u32, u64) {
+        let window = (col - self.first_col) / self.width;
+        (window, u64::from(self.first_col) + (u64::from(window) + 1) * u64::from(self.width))
+    }
+
+    /// Calls `visit` with the window and the length of every run of a row: consecutive entries that
+    /// lie in the same window. The columns of the row must not decrease.
+    pub(super) fn for_each_run(&self, mut cols: &[u32], mut visit: impl FnMut(u32, usize)) {
+        while let Some(&first) = cols.first() {
+            let (window, end) = self.window(first);
+            let len = cols.partition_point(|&col| u64::from(col) < end);
+            visit(window, len);
+            cols = &cols[len..];
+        }
+    }
+}
+
+/// Number of columns from `min` to `max`, both included, counted from the aligned start of the
+/// first window; 0 if there are none.
+fn span(min: u32, max: u32) -> u64 {
+    if min > max { 0 } else { u64::from(max) + 1 - u64::from(min / ALIGN * ALIGN) }
+}
+
+/// Rows of a matrix, as input for building panels.
+pub(super) struct PanelRows<'a> {
+    a: CsrColumns<'a>,
+    sorted: bool,
+    /// Sampling distance in rows: one row in `sampling` is examined; `usize::MAX` examines every
+    /// row.
+    sampling: usize,
+}
+
+impl<'a> PanelRows<'a> {
+    /// Exact panels of a matrix whose column indices do not decrease within a row.
+    pub(super) fn sorted(a: CsrColumns<'a>) -> Self {
+        Self { a, sorted: true, sampling: usize::MAX }
+    }
+
+    /// Approximate panels, of which one row in `sampling` is examined.
+    pub(super) fn sampled(a: CsrColumns<'a>, sampling: usize) -> Self {
+        Self { a, sorted: false, sampling }
+    }
+
+    /// Returns the least and the largest column of a row, or `(u32::MAX, 0)` for an empty row.
+    fn reach(&self, row: usize) -> (u32, u32) {
+        match self.a.row(row) {
+            [] => (u32::MAX, 0),
+            cols if self.sorted => (cols[0], cols[cols.len() - 1]),
+            cols => {
+                cols.iter().fold((u32::MAX, 0), |(min, max), &col| (min.min(col), max.max(col)))
+            }
+        }
+    }
+
+    /// Rows until the next one examined, with `behind` rows already in the panel.
+    fn step(&self, behind: usize) -> usize {
+        1 + behind / self.sampling
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::matrix::CsrMatrix;
+
+    /// The panels of a matrix with sorted rows.
+    pub(in super::super) fn panels(a: &CsrMatrix<f32>, widest: u32) -> Vec<Panel> {
+        let rows = PanelRows::sorted(a.view().columns());
+        let mut panels: Vec<Panel> = Vec::new();
+        while panels.last().map_or(0, |panel| panel.rows.end) < a.nrows() {
+            let first = panels.last().map_or(0, |panel| panel.rows.end);
+            panels.push(Panel::at(&rows, first, widest));
+        }
+        panels
+    }
+
+    /// Matrix with the given columns per row.
+    fn matrix(ncols: usize, rows: &[&[u32]]) -> CsrMatrix<f32> {
+        let ends = rows.iter().scan(0, |end, row| {
+            *end += row.len();
+            Some(*end)
+        });
+        let row_ptr = std::iter::once(0).chain(ends).collect();
+        let cols = rows.concat();
+        let values = vec![1.0; cols.len()];
+        CsrMatrix::try_new(rows.len(), ncols, row_ptr, cols, values).unwrap()
+    }
+
+    #[test]
+    fn panels_by_hand() {
+        let full: Vec<u32> = (0..8).collect();
+        let far: Vec<u32> = (8..16).collect();
+        // Four full rows suffice for one window, and the fifth row would need another.
+        let a = matrix(16, &[&full, &full, &full, &full, &far, &[], &far]);
+        let panel = |rows, first_col, windows, width| Panel { rows, first_col, windows, width };
+        assert_eq!(panels(&a, 8), [panel(0..4, 0, 1, 8), panel(4..7, 8, 1, 8)]);
+        // Eight rows are the maximum in any case.
+        let a = matrix(16, &[&full[..]; 9]);
+        assert_eq!(panels(&a, 8), [panel(0..8, 0, 1, 8), panel(8..9, 0, 1, 8)]);
+        // Windows share the columns evenly.
+        let a = matrix(100, &[&[3, 28]]);
+        assert_eq!(panels(&a, 24), [panel(0..1, 0, 2, 16)]);
+        assert_eq!(panels(&matrix(5, &[&[], &[]]), 8), [panel(0..2, 0, 0, 0)]);
+    }
+
+    #[test]
+    fn the_runs_of_a_row_by_hand() {
+        let panel = Panel { rows: 0..1, first_col: 8, windows: 3, width: 16 };
+        let mut runs = Vec::new();
+        panel.for_each_run(&[8, 23, 40, 41, 41], |window, len| runs.push((window, len)));
+        assert_eq!(runs, [(0, 2), (2, 3)]);
+    }
+}
