@@ -228,6 +228,7 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::KernelCompile`]: there is no NVRTC, or it fails.
+    #[doc(hidden)]
     pub fn compile_kernels(&self, done: impl Fn(usize, usize) + Sync) -> Result<usize, Error> {
         match self {
             Self::Cpu => Ok(0),

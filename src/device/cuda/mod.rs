@@ -41,6 +41,9 @@ const OLDEST: (u32, u32) = (7, 0);
 /// Version of the kernels: a hash of their sources.
 pub(super) const KERNELS: &str = compiler::KERNEL_HASH;
 
+/// A module and the only kernel in its code; `None` for a whole module.
+type CodeKey = (Module, Option<String>);
+
 /// A GPU. Cheap to copy: its context and kernels live as long as the process.
 #[derive(Clone, Copy)]
 pub struct Gpu(&'static Inner);
@@ -52,10 +55,10 @@ struct Inner {
     spec: DeviceSpec,
     queue: OnceLock<Queue>,
     queues: Mutex<Vec<Weak<queue::OpenStream>>>,
-    /// Loaded code by module and kernel; code of a whole module has no kernel.
-    modules: Mutex<HashMap<(Module, Option<String>), Loaded>>,
+    /// Loaded code.
+    modules: Mutex<HashMap<CodeKey, Loaded>>,
     /// Locks of the code that is being compiled and loaded.
-    loading: Mutex<HashMap<(Module, Option<String>), Arc<Mutex<()>>>>,
+    loading: Mutex<HashMap<CodeKey, Arc<Mutex<()>>>>,
     ceilings: ceilings::MeasuredCeilings,
     staging: staging::StagingThreads,
     gates: launch_gate::LaunchGates,
