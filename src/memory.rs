@@ -21,7 +21,7 @@ const CHUNK: usize = 1 << 16;
 pub fn zeroed<T: Copy + Default>(len: usize) -> Vec<T> {
     // The allocator returns large blocks untouched, so pages are only mapped at the first write.
     let zeros = vec![T::default(); len];
-    ask_for_huge_pages(&zeros);
+    ask_for_huge_pages(zeros.as_ptr(), len);
     zeros
 }
 
@@ -34,7 +34,7 @@ pub fn try_zeroed<T: Zeroable>(len: usize) -> Result<Vec<T>, Error> {
     let bytes = check::<T>(len)?;
     // Untouched, as in `zeroed`.
     let zeros = bytemuck::allocation::try_zeroed_vec(len).map_err(|()| refused(bytes))?;
-    ask_for_huge_pages(&zeros);
+    ask_for_huge_pages(zeros.as_ptr(), len);
     Ok(zeros)
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn try_copied<T: Zeroable + Copy + Send + Sync>(source: &[T]) -> Resu
     Ok(copy)
 }
 
-/// An empty vector with room for `len` elements.
+/// An empty vector with room for `len` elements, in huge pages if it is large.
 ///
 /// # Errors
 ///
@@ -59,6 +59,7 @@ pub(crate) fn reserved<T>(len: usize) -> Result<Vec<T>, Error> {
     let bytes = check::<T>(len)?;
     let mut empty = Vec::new();
     empty.try_reserve_exact(len).map_err(|_| refused(bytes))?;
+    ask_for_huge_pages(empty.as_ptr(), len);
     Ok(empty)
 }
 
@@ -169,26 +170,27 @@ fn refused(needed: u64) -> Error {
     Error::HostMemory { needed, limit: limit() }
 }
 
-/// Requests huge pages for the memory of `slice`; the system may decline.
+/// Requests huge pages for the memory of `len` elements; the system may decline.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn ask_for_huge_pages<T>(slice: &[T]) {
+fn ask_for_huge_pages<T>(from: *const T, len: usize) {
     /// Page size that divides that of every Linux with huge pages.
     const PAGE: usize = 4096;
     /// Size of a huge page on x86-64 and most of ARM: smaller arrays cannot hold one.
     const HUGE_PAGE: usize = 2 << 20;
-    if size_of_val(slice) < 2 * HUGE_PAGE {
+    let bytes = len * size_of::<T>();
+    if bytes < 2 * HUGE_PAGE {
         return;
     }
-    let address = slice.as_ptr() as usize;
+    let address = from.addr();
     let start = address.next_multiple_of(PAGE);
-    let len = (address + size_of_val(slice) - start) / PAGE * PAGE;
-    // SAFETY: the range lies inside the slice, and the advice changes the pages of the memory, not
-    // its content.
+    let len = (address + bytes - start) / PAGE * PAGE;
+    // SAFETY: the range lies inside an allocation, and the advice changes the pages of the memory,
+    // not its content.
     unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_HUGEPAGE) };
 }
 
 #[cfg(any(not(target_os = "linux"), miri))]
-fn ask_for_huge_pages<T>(_: &[T]) {}
+fn ask_for_huge_pages<T>(_: *const T, _: usize) {}
 
 /// Size of the last-level cache available to one thread, in bytes; a typical size if the system
 /// does not report it.
