@@ -1,5 +1,5 @@
 //! The formats by the five criteria of Kirk & Hwu, measured on one matrix on the CPU: the table of
-//! `docs/formats.md`.
+//! `docs/guide/formats.md`.
 //!
 //! ```text
 //! cargo run --release --example criteria                           # gallery:webbase,rows=100k
