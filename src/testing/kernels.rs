@@ -209,12 +209,12 @@ fn signatures_become_structs() {
     let source = "\
 __device__ void twice(float *y) { *y *= 2; }
 #define BY_ROWS(NAME, T) \\
-    KERNEL_WITH(BLOCKS(T)) NAME(const O *row_ptr, T value, \\
-                                OUT_PARAMETERS(T), u32 l2_shares) { twice(y); }
+    KERNEL_WITH(NAME, BLOCKS(T))(const O *row_ptr, T value, \\
+                                 OUT_PARAMETERS(T), u32 l2_shares) { twice(y); }
 BY_ROWS(bsr_rows_f32, float)
-KERNEL bsr_add_f32(const float *from, u32 count) { if (count) { twice(from); } }
-KERNEL bsr_add_f64(const double *from, u32 count) {}
-KERNEL bsr_other_f32(const T *from, u32 count) {}
+KERNEL(bsr_add_f32)(const float *from, u32 count) { if (count) { twice(from); } }
+KERNEL(bsr_add_f64)(const double *from, u32 count) {}
+KERNEL(bsr_other_f32)(const T *from, u32 count) {}
 ";
     let expected = "\
 pub(crate) mod bsr {
@@ -245,7 +245,7 @@ impl<T> Params for Add<T> {
 ";
     assert_eq!(params::module("bsr", source).unwrap(), expected);
     assert_eq!(params::module("common", "__device__ void twice(float *y) {}").unwrap(), "");
-    for wrong in ["KERNEL a(Piece piece) {}", "KERNEL a(u32) {}"] {
+    for wrong in ["KERNEL(a)(Piece piece) {}", "KERNEL(a)(u32) {}"] {
         assert!(params::module("bsr", wrong).is_err(), "{wrong}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::thread;
 
 struct Shared(UnsafeCell<u64>);
@@ -28,15 +29,17 @@ fn main() {
         // Two threads write without an order.
         Some("race") => {
             static SHARED: Shared = Shared(UnsafeCell::new(0));
+            let both = Barrier::new(2);
             let add = || {
+                both.wait();
                 for _ in 0..10_000 {
                     // SAFETY: none, which is the fault.
                     unsafe { *SHARED.0.get() += 1 };
                 }
             };
             thread::scope(|scope| {
-                scope.spawn(add);
-                scope.spawn(add);
+                scope.spawn(&add);
+                scope.spawn(&add);
             });
             // SAFETY: both threads have ended.
             println!("{}", unsafe { *SHARED.0.get() });
