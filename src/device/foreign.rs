@@ -294,7 +294,7 @@ impl<T: Scalar> ForeignCsr<T> {
                 memory::collected(offsets.len(), offset)?
             }
         };
-        CsrMatrix::try_new(
+        CsrMatrix::try_new_on_threads(
             self.nrows,
             self.ncols,
             row_ptr,

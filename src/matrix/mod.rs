@@ -19,7 +19,7 @@ pub use convert::ToCsr;
 pub(crate) use precision::rounded;
 pub use triplets::Triplets;
 
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, parallel};
 use std::ops::Range;
 
 /// Maximum number of rows and of columns: one less than `u32::MAX`, which marks padding in packed
@@ -75,6 +75,18 @@ impl<T: Scalar> CsrMatrix<T> {
     ) -> Result<Self, Error> {
         let (row_ptr, col_idx) = (O::into_offsets(row_ptr)?, C::into_columns(col_idx, ncols)?);
         check(nrows, ncols, &row_ptr, &col_idx, values.len())?;
+        Ok(Self { nrows, ncols, row_ptr, col_idx, values })
+    }
+
+    /// As [`try_new`](Self::try_new), on the threads of rayon, which are prepared.
+    pub(crate) fn try_new_on_threads(
+        nrows: usize,
+        ncols: usize,
+        row_ptr: Vec<usize>,
+        col_idx: Vec<u32>,
+        values: Vec<T>,
+    ) -> Result<Self, Error> {
+        check_with(in_parts, nrows, ncols, &row_ptr, &col_idx, values.len())?;
         Ok(Self { nrows, ncols, row_ptr, col_idx, values })
     }
 
@@ -263,8 +275,23 @@ pub(crate) fn check_dimensions(
     Ok(())
 }
 
+/// Finds out if all ranges of the numbers below a length are right.
+type AllRight = fn(usize, &(dyn Fn(Range<usize>) -> bool + Sync)) -> bool;
+
 /// Checks all properties of CSR arrays.
 fn check(
+    nrows: usize,
+    ncols: usize,
+    row_ptr: &[usize],
+    col_idx: &[u32],
+    nvals: usize,
+) -> Result<(), Error> {
+    check_with(|len, is_right| is_right(0..len), nrows, ncols, row_ptr, col_idx, nvals)
+}
+
+/// Checks all properties of CSR arrays.
+fn check_with(
+    all_right: AllRight,
     nrows: usize,
     ncols: usize,
     row_ptr: &[usize],
@@ -286,23 +313,45 @@ fn check(
     if row_ptr[0] != 0 {
         return fail(format!("row_ptr[0] is {}, it must be 0", row_ptr[0]));
     }
-    if let Some(i) = row_ptr.windows(2).position(|w| w[1] < w[0]) {
+    // Positions are only searched after an error.
+    let rows_are = |is_right: fn(usize, usize) -> bool| {
+        all_right(nrows, &|rows| {
+            row_ptr[rows.start..=rows.end].windows(2).all(|ends| is_right(ends[0], ends[1]))
+        })
+    };
+    if !rows_are(|start, end| start <= end) {
+        let falls = row_ptr.windows(2).position(|ends| ends[1] < ends[0]);
+        let i = falls.unwrap_or_default();
         return fail(format!("row_ptr falls from {} to {} at row {i}", row_ptr[i], row_ptr[i + 1]));
     }
     if row_ptr[nrows] != nvals {
         return fail(format!("row_ptr ends at {}, but there are {nvals} entries", row_ptr[nrows]));
     }
-    if let Some(i) = row_ptr.windows(2).position(|w| w[1] - w[0] > MAX_DIMENSION) {
-        return fail(format!("row {i} has more than {MAX_DIMENSION} entries"));
+    if !rows_are(|start, end| end - start <= MAX_DIMENSION) {
+        let long = row_ptr.windows(2).position(|ends| ends[1] - ends[0] > MAX_DIMENSION);
+        return fail(format!(
+            "row {} has more than {MAX_DIMENSION} entries",
+            long.unwrap_or_default()
+        ));
     }
-    // A maximum vectorises, a search does not; the position is only searched after an error.
-    let largest = col_idx.iter().copied().max();
-    if largest.is_some_and(|c| c as usize >= ncols) {
+    // A maximum vectorises, a search does not.
+    let are_columns = |entries: Range<usize>| {
+        col_idx[entries].iter().copied().max().is_none_or(|largest| (largest as usize) < ncols)
+    };
+    if !all_right(nvals, &are_columns) {
         let k = col_idx.iter().position(|&c| c as usize >= ncols).unwrap_or_default();
         let row = row_ptr.partition_point(|&p| p <= k) - 1;
         return fail(format!("col_idx[{k}] is {} in row {row}, but ncols is {ncols}", col_idx[k]));
     }
     Ok(())
+}
+
+/// True if all ranges of the numbers below `len` are right. Many are shared among threads.
+fn in_parts(len: usize, is_right: &(dyn Fn(Range<usize>) -> bool + Sync)) -> bool {
+    /// Numbers below which one thread takes less time than waking the others.
+    const SHARED: usize = 1 << 19;
+    const PART: usize = 1 << 16;
+    if len < SHARED { is_right(0..len) } else { parallel::all(len, PART, is_right) }
 }
 
 #[cfg(test)]
@@ -320,6 +369,24 @@ mod tests {
         CsrMatrix::try_new(nrows, ncols, row_ptr.to_vec(), col_idx.to_vec(), values)
             .unwrap_err()
             .to_string()
+    }
+
+    #[test]
+    fn threads_share_the_checks_of_many_entries() {
+        let n = 3 << 18;
+        let (mut row_ptr, mut col_idx) = ((0..=n).collect::<Vec<usize>>(), vec![7; n]);
+        col_idx[n - 9] = 8;
+        let values = vec![1.0f32; n];
+        let message = |row_ptr: &[usize], col_idx: &[u32]| {
+            let arrays = (row_ptr.to_vec(), col_idx.to_vec(), values.clone());
+            let made = CsrMatrix::try_new_on_threads(n, 8, arrays.0, arrays.1, arrays.2);
+            made.unwrap_err().to_string()
+        };
+        let found = message(&row_ptr, &col_idx);
+        assert!(found.contains(&format!("col_idx[{}] is 8 in row {}", n - 9, n - 9)), "{found}");
+        row_ptr[n - 70_000] = 5;
+        let found = message(&row_ptr, &col_idx);
+        assert!(found.contains(&format!("to 5 at row {}", n - 70_001)), "{found}");
     }
 
     #[test]
