@@ -1,14 +1,19 @@
 //! Faults that the sanitizers have to find: the argument names one.
 
-use std::cell::UnsafeCell;
 use std::hint::black_box;
-use std::sync::Barrier;
 use std::thread;
 
-struct Shared(UnsafeCell<u64>);
+static mut COUNT: u64 = 0;
 
-// SAFETY: none, which is the fault.
-unsafe impl Sync for Shared {}
+/// So many that the threads overlap: the sanitizer cannot tell a thread from one that has ended.
+const MANY: usize = 10_000_000;
+
+fn count() {
+    for _ in 0..MANY {
+        // SAFETY: none, which is the fault.
+        unsafe { COUNT += 1 };
+    }
+}
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
@@ -28,21 +33,10 @@ fn main() {
         }
         // Two threads write without an order.
         Some("race") => {
-            static SHARED: Shared = Shared(UnsafeCell::new(0));
-            let both = Barrier::new(2);
-            let add = || {
-                both.wait();
-                for _ in 0..10_000 {
-                    // SAFETY: none, which is the fault.
-                    unsafe { *SHARED.0.get() += 1 };
-                }
-            };
-            thread::scope(|scope| {
-                scope.spawn(&add);
-                scope.spawn(&add);
-            });
+            let threads = [thread::spawn(count), thread::spawn(count)];
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
             // SAFETY: both threads have ended.
-            println!("{}", unsafe { *SHARED.0.get() });
+            println!("{}", unsafe { COUNT });
         }
         other => panic!("no such fault: {other:?}"),
     }
