@@ -314,20 +314,18 @@ fn check_with(
         return fail(format!("row_ptr[0] is {}, it must be 0", row_ptr[0]));
     }
     // Positions are only searched after an error.
-    let rows_are = |is_right: fn(usize, usize) -> bool| {
-        all_right(nrows, &|rows| {
-            row_ptr[rows.start..=rows.end].windows(2).all(|ends| is_right(ends[0], ends[1]))
-        })
-    };
-    if !rows_are(|start, end| start <= end) {
-        let falls = row_ptr.windows(2).position(|ends| ends[1] < ends[0]);
-        let i = falls.unwrap_or_default();
+    let are_lengths = all_right(nrows, &|rows| {
+        let mut ends = row_ptr[rows.start..=rows.end].windows(2);
+        ends.all(|ends| ends[0] <= ends[1] && ends[1] - ends[0] <= MAX_DIMENSION)
+    });
+    let falls = || row_ptr.windows(2).position(|ends| ends[1] < ends[0]);
+    if let Some(i) = (!are_lengths).then(falls).flatten() {
         return fail(format!("row_ptr falls from {} to {} at row {i}", row_ptr[i], row_ptr[i + 1]));
     }
     if row_ptr[nrows] != nvals {
         return fail(format!("row_ptr ends at {}, but there are {nvals} entries", row_ptr[nrows]));
     }
-    if !rows_are(|start, end| end - start <= MAX_DIMENSION) {
+    if !are_lengths {
         let long = row_ptr.windows(2).position(|ends| ends[1] - ends[0] > MAX_DIMENSION);
         return fail(format!(
             "row {} has more than {MAX_DIMENSION} entries",

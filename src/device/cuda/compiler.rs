@@ -82,10 +82,12 @@ pub(super) fn is_selectable(module: Module) -> bool {
 
 /// True if NVRTC has to compile a kernel of a module: neither the build nor the cache has it.
 pub(super) fn is_to_be_compiled(arch: (u32, u32), module: Module, kernel: &str) -> bool {
-    let (Some(embedded), Ok(nvrtc)) = (embedded::module(&module.to_string()), nvrtc::library())
-    else {
+    // NVRTC takes long to load, and is not needed for what the build has compiled.
+    let embedded = embedded::module(&module.to_string());
+    let Some(embedded) = embedded.filter(|embedded| !embedded.runs_on(number(arch))) else {
         return false;
     };
+    let Ok(nvrtc) = nvrtc::library() else { return false };
     let Some(target) = CompileTarget::best(number(arch), nvrtc.architectures()) else {
         return false;
     };
@@ -95,7 +97,7 @@ pub(super) fn is_to_be_compiled(arch: (u32, u32), module: Module, kernel: &str) 
         cache.as_ref().is_some_and(|cache| cache.path(&entry).exists())
     };
     let kernel = Some(kernel).filter(|_| embedded.selectable);
-    !embedded.runs_on(number(arch)) && !is_cached(None) && !is_cached(kernel)
+    !is_cached(None) && !is_cached(kernel)
 }
 
 /// Compiles all modules that the build has not compiled for an architecture, and keeps them in the
@@ -197,7 +199,7 @@ fn with_nvrtc(
         (Image { kernel: kernel.map(str::to_owned), ..image }, event)
     };
     let of = |kernel| entry(embedded, kernel, target, &nvrtc.name());
-    for kernel in [None, kernel].into_iter().take(1 + usize::from(kernel.is_some())) {
+    for kernel in std::iter::once(None).chain(kernel.map(Some)) {
         let entry = of(kernel);
         let found = cache.and_then(|cache| Some((cache.load(&entry)?, cache.path(&entry))));
         if let Some((code, path)) = found {
