@@ -175,21 +175,30 @@ fn kernel_of<T: Scalar>(
         CsrPlan::Vector(lanes) => Assignment::Lanes(lanes),
         CsrPlan::Balanced => Assignment::Chunks(Chunks::new(arrangement.cutting, matrix, module)?),
     };
-    let name = kernel_name(arrangement, T::KIND, matrix.row_ptr.name());
+    let chunks = || chunk_loads(arrangement);
+    let name = kernel_name(arrangement.plan, T::KIND, matrix.row_ptr.name(), chunks);
     Ok((RowKernel::new(gpu, module, residency, name)?, assignment))
 }
 
-/// Name of the kernel of a plan.
-fn kernel_name(arrangement: &Arrangement, scalar: ScalarKind, offset: &str) -> String {
-    let name = match arrangement.plan {
+/// Name of the kernel of a plan. `chunks` is its word for [`CsrPlan::Balanced`].
+fn kernel_name(
+    plan: CsrPlan,
+    scalar: ScalarKind,
+    offset: &str,
+    chunks: impl FnOnce() -> String,
+) -> String {
+    let name = match plan {
         CsrPlan::Scalar => "scalar".to_owned(),
         CsrPlan::Vector(lanes) => format!("vector{lanes}"),
-        CsrPlan::Balanced => {
-            let loads = if arrangement.striped { "striped" } else { "balanced" };
-            format!("{loads}{}", arrangement.cutting.run())
-        }
+        CsrPlan::Balanced => chunks(),
     };
     format!("csr_{name}_{scalar}_{offset}")
+}
+
+/// Order and number of the loads of a chunk, in the name of its kernel.
+fn chunk_loads(arrangement: &Arrangement) -> String {
+    let loads = if arrangement.striped { "striped" } else { "balanced" };
+    format!("{loads}{}", arrangement.cutting.run())
 }
 
 /// Name of the kernel that makes the table of chunks.
@@ -212,7 +221,8 @@ pub(super) fn kernels<T: Scalar>(
     let residency = residency::<T>(plan, gpu, bytes, (a.nrows(), a.ncols(), a.nnz()));
     let is_narrow = RowOffsets::width(a.nnz() as u64) == 4;
     let offset = if is_narrow { "o32" } else { "o64" };
-    let mut names = vec![kernel_name(&Arrangement::of(plan, a), T::KIND, offset)];
+    let chunks = || chunk_loads(&Arrangement::of(plan, a));
+    let mut names = vec![kernel_name(plan, T::KIND, offset, chunks)];
     names.extend((plan == CsrPlan::Balanced).then(|| chunks_name(offset)));
     names.extend(is_narrow.then(narrow_name));
     names.into_iter().map(|name| (Module::of(FILE, residency), name)).collect()
