@@ -3,6 +3,7 @@
 mod raw;
 mod simd;
 mod strip;
+mod sync;
 mod team;
 mod threads;
 

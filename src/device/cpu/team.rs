@@ -6,25 +6,23 @@
 //! every period of serial work. Here the caller takes part, so at worst it does all the work
 //! itself. The other threads spin for a moment before they sleep. Nothing is allocated.
 
-use std::cell::UnsafeCell;
+use super::sync::{
+    AtomicBool, AtomicU64, AtomicUsize, Builder, JoinHandle, Mutex, SPINS, Thread, UnsafeCell,
+    park, spin_loop, write_before_read, yield_now,
+};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, OnceLock, TryLockError};
-use std::thread::{self, JoinHandle, Thread};
-
-/// Spin iterations before a thread sleeps: about 30 µs, the time of a few small products or of a
-/// dot product.
-const SPINS: u32 = 2000;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{OnceLock, TryLockError};
 
 /// The work of one part, called with the number of the part.
-type Body<'a> = dyn Fn(usize) + Sync + 'a;
+pub(super) type Body<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Main function of a member other than the caller.
-type MemberMain = Box<dyn FnOnce() + Send>;
+pub(super) type MemberMain = Box<dyn FnOnce() + Send>;
 
 /// The members of the team and their current work.
-struct Team {
+pub(super) struct Team {
     /// Held while a product is shared: one at a time.
     turn: Mutex<()>,
     /// Odd while there is work; every change increments it.
@@ -76,9 +74,9 @@ impl Team {
     }
 
     /// As [`gather`](Self::gather), with the function that spawns a thread.
-    fn gather_by(
+    pub(super) fn gather_by(
         members: usize,
-        spawn: impl Fn(thread::Builder, MemberMain) -> io::Result<JoinHandle<()>>,
+        spawn: impl Fn(Builder, MemberMain) -> io::Result<JoinHandle<()>>,
     ) -> Option<&'static Self> {
         let team: &'static Self = Box::leak(Box::new(Self {
             turn: Mutex::new(()),
@@ -91,7 +89,7 @@ impl Team {
         }));
         let helper = |member: usize| {
             let asleep: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-            let named = thread::Builder::new().name(format!("sparseop-{member}"));
+            let named = Builder::new().name(format!("sparseop-{member}"));
             // If a thread cannot be spawned, the other members run its share.
             let spawned = spawn(named, Box::new(move || team.worker_loop(member, asleep))).ok()?;
             Some(Helper { thread: spawned.thread().clone(), asleep })
@@ -102,7 +100,8 @@ impl Team {
         (!alone).then_some(team)
     }
 
-    fn share(&self, parts: usize, body: &Body<'_>) -> bool {
+    /// As [`share`], on this team.
+    pub(super) fn share(&self, parts: usize, body: &Body<'_>) -> bool {
         let _turn = match self.turn.try_lock() {
             Ok(turn) => turn,
             // A body that panicked leaves the team in a valid state: `Open` restores it.
@@ -116,9 +115,10 @@ impl Team {
         // member may call the body.
         let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
         // SAFETY: the epoch is even and no member is active, so no member reads it.
-        unsafe { *self.work.get() = Some(TeamTask { body, parts }) };
+        self.work.with_mut(|work| unsafe { *work = Some(TeamTask { body, parts }) });
         self.failed.store(false, SeqCst);
         self.epoch.fetch_add(1, SeqCst);
+        write_before_read();
         let open = Open(self);
         for helper in self.helpers.get().into_iter().flatten().take(parts - 1) {
             if helper.asleep.swap(false, SeqCst) {
@@ -164,7 +164,7 @@ impl Team {
             // active member and waits.
             if self.epoch.load(SeqCst) == epoch {
                 // SAFETY: there is work, so no thread writes it.
-                if let Some(work) = unsafe { *self.work.get() } {
+                if let Some(work) = self.work.with(|work| unsafe { *work }) {
                     let helped = catch_unwind(AssertUnwindSafe(|| self.help(member, work)));
                     self.failed.fetch_or(helped.is_err(), SeqCst);
                 }
@@ -181,13 +181,14 @@ impl Team {
                 if let Some(epoch) = found() {
                     return epoch;
                 }
-                std::hint::spin_loop();
+                spin_loop();
             }
             asleep.store(true, SeqCst);
+            write_before_read();
             // A thread that adds work after this check sees that this thread is asleep and wakes
             // it.
             if found().is_none() {
-                thread::park();
+                park();
             }
             asleep.store(false, SeqCst);
         }
@@ -200,10 +201,11 @@ struct Open<'a>(&'a Team);
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.epoch.fetch_add(1, SeqCst);
+        write_before_read();
         let mut spins = 0;
         while self.0.active.load(SeqCst) > 0 {
             spins += 1;
-            if spins < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
+            if spins < SPINS { spin_loop() } else { yield_now() }
         }
     }
 }
@@ -214,6 +216,7 @@ struct Active<'a>(&'a AtomicUsize);
 impl<'a> Active<'a> {
     fn new(active: &'a AtomicUsize) -> Self {
         active.fetch_add(1, SeqCst);
+        write_before_read();
         Self(active)
     }
 }
@@ -227,6 +230,7 @@ impl Drop for Active<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
 
     #[test]
     fn every_part_is_done_once_however_many_there_are() {

@@ -67,12 +67,12 @@ impl<T: Scalar> CpuKernel<T> for SpmmKernel<'_, T> {
             let at_once = GATHERED / count;
             for start in rows.clone().step_by(at_once) {
                 let block = start..rows.end.min(start + at_once);
-                for (to, row) in sums.chunks_exact_mut(count).zip(block.clone()) {
-                    self.row::<V>(row, to.as_mut_ptr());
+                for row in block.clone() {
+                    self.row::<V>(row, sums[(row - start) * count..].as_mut_ptr());
                 }
                 for v in 0..count {
-                    for (row, sums) in block.clone().zip(sums.chunks_exact(count)) {
-                        y.set(row * step + v * vector, sums[v]);
+                    for row in block.clone() {
+                        y.set(row * step + v * vector, sums[(row - start) * count + v]);
                     }
                 }
             }

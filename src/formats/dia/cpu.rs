@@ -53,7 +53,8 @@ impl<T: Scalar> DiaKernel<'_, T> {
         // SAFETY: `x` is read in the lanes with an entry, whose columns are in range.
         unsafe {
             let mut sums = [V::zero(); G];
-            for (k, (&offset, &mask)) in a.offsets.iter().zip(masks).enumerate() {
+            for (k, &mask) in masks.iter().enumerate() {
+                let offset = a.offsets[k];
                 let values = element_at(values.as_ptr(), k * SLICE);
                 let x = self.x.as_ptr().wrapping_offset(start as isize + offset as isize);
                 for (g, sum) in sums.iter_mut().enumerate() {

@@ -165,8 +165,9 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                 at += V::LANES;
             }
         }
-        for (&delta, &lanes) in partial.iter().zip(slice.masks) {
-            let x = x.wrapping_offset(delta as i32 as isize);
+        // Not `zip`: it is a call in builds without optimisation at link time.
+        for (k, &lanes) in slice.masks.iter().enumerate() {
+            let x = x.wrapping_offset(partial[k] as i32 as isize);
             for (g, sum) in sums.iter_mut().enumerate() {
                 let mask = lanes >> (g * V::LANES) & V::ALL;
                 // SAFETY: the lanes of the mask have an entry there.
