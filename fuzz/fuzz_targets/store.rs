@@ -1,0 +1,87 @@
+//! A file of any bytes in the store is an entry or a miss. An entry that is found is stored as a
+//! file that is found as the same entry.
+//!
+//! An entry is bound to the machine: the bytes are edits of this machine's.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sparseop::analysis::{Analysis, Fingerprint};
+use sparseop::device::DeviceSpec;
+use sparseop::matrix::gallery::Spec;
+use sparseop::tuning::decision::{Request, TimedPlan, TimingOutcome, TimingRun};
+use sparseop::tuning::store::{DecisionKey, Store, StoredDecision};
+use sparseop::{Device, ScalarKind};
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::{env, fs, process};
+
+/// A store in memory where there is such a folder, the key of an entry, and its file.
+struct Place {
+    store: Store,
+    key: DecisionKey,
+    device: DeviceSpec,
+    file: PathBuf,
+    text: Vec<u8>,
+}
+
+static PLACE: LazyLock<Place> = LazyLock::new(|| {
+    let memory = PathBuf::from("/dev/shm");
+    let folder = if memory.is_dir() { memory } else { env::temp_dir() };
+    let store = Store::below(&folder.join(format!("sparseop-fuzz-{}", process::id())));
+    let a = "poisson2d,n=4".parse::<Spec>().unwrap().generate::<f32>().unwrap();
+    let analysis = Analysis::of(a.view());
+    let device = Device::Cpu.spec();
+    let request = Request::new(&analysis, ScalarKind::F32, u64::MAX);
+    let structure = Fingerprint::of(a.view());
+    let key = DecisionKey::new(structure, &analysis, &device, &request, None, false);
+    let timed = |plan: &str, outcome| TimedPlan {
+        plan: plan.parse().unwrap(),
+        prepare: Some(1e-6),
+        median: Some(2e-6),
+        spread: None,
+        rounds: 5,
+        outcome,
+    };
+    let timing_run = TimingRun {
+        winner: "csr(scalar)".parse().unwrap(),
+        cold: false,
+        timed_plans: vec![
+            timed("csr(scalar)", TimingOutcome::Won),
+            timed("ell", TimingOutcome::Failed { reason: "no memory".to_owned() }),
+        ],
+        groups: 1,
+        seconds: 0.5,
+        packing: 0.25,
+        held_bytes: 200,
+        decided: true,
+    };
+    store.keep(&StoredDecision::now(key.clone(), &device, timing_run)).unwrap();
+    let file = fs::read_dir(store.folder()).unwrap().next().unwrap().unwrap().path();
+    let text = fs::read(&file).unwrap();
+    Place { store, key, device, file, text }
+});
+
+/// The entry with pieces replaced: each edit has a position, the number of bytes that go, and those
+/// that come.
+fn edited(text: &[u8], mut edits: &[u8]) -> Vec<u8> {
+    let mut text = text.to_vec();
+    while let [high, low, lengths, rest @ ..] = edits {
+        let at = usize::from(u16::from_be_bytes([*high, *low])) % (text.len() + 1);
+        let end = text.len().min(at + usize::from(lengths >> 4));
+        let (new, behind) = rest.split_at(rest.len().min(usize::from(lengths & 15)));
+        text.splice(at..end, new.iter().copied());
+        edits = behind;
+    }
+    text
+}
+
+fuzz_target!(|edits: &[u8]| {
+    let Place { store, key, device, file, text } = &*PLACE;
+    fs::write(file, edited(text, edits)).unwrap();
+    let found = store.find(key, device);
+    assert!(found.is_ok() || !edits.is_empty());
+    if let Ok(entry) = found {
+        store.keep(&entry).unwrap();
+        assert_eq!(store.find(key, device).unwrap(), entry);
+    }
+});
