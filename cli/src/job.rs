@@ -2,23 +2,7 @@
 
 use anyhow::Result;
 use sparseop::Scalar;
-use sparseop::matrix::CsrMatrix;
-use sparseop_distributed::{Communicator, DistributedExplanation, Partition};
-
-/// Own rows of a matrix that every rank has, and their partition by entries.
-pub(super) fn cut<T: Scalar>(
-    a: CsrMatrix<T>,
-    comm: &dyn Communicator,
-) -> Result<(Partition, CsrMatrix<T>)> {
-    let before = |row: usize| (a.row_ptr()[row] + row) as u64;
-    let partition = Partition::balanced(a.nrows(), comm.size(), before)?;
-    let rows = partition.rows(comm.rank());
-    let entries = a.row_ptr()[rows.start]..a.row_ptr()[rows.end];
-    let ends = a.row_ptr()[rows.start..=rows.end].iter().map(|end| end - entries.start).collect();
-    let (columns, values) = (a.col_idx()[entries.clone()].to_vec(), a.values()[entries].to_vec());
-    let own = CsrMatrix::try_new(rows.len(), a.ncols(), ends, columns, values)?;
-    Ok((partition, own))
-}
+use sparseop_distributed::{Communicator, DistributedExplanation};
 
 /// All elements of a vector of which every rank has some.
 pub(super) fn gathered<T: Scalar>(comm: &dyn Communicator, own: &[T]) -> Result<Vec<T>> {

@@ -156,6 +156,28 @@ impl DistributedBuilder {
         reported(&*comm, Err(Error::Partition { message: refused }))
     }
 
+    /// Builds the part of a rank from a matrix that every rank has whole. Parts are consecutive rows
+    /// with about equally many entries.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMatrix`] if the matrix cannot be read as CSR; otherwise as
+    /// [`build_part`](Self::build_part).
+    pub fn build_part_of<T: Scalar>(
+        &self,
+        comm: Arc<dyn Communicator>,
+        a: &impl ToCsr<T>,
+    ) -> Result<PartOp<T>, Error> {
+        let cut = || {
+            let a = a.to_csr()?;
+            let partition = Partition::of_rows(a.view().row_ptr(), comm.size())?;
+            let own = rows_of(a.view(), &partition, comm.rank(), None)?;
+            Ok((partition, own))
+        };
+        let (partition, own) = reported(&*comm, cut())?;
+        self.build_part(comm, &partition, own.view())
+    }
+
     /// Reads a `coordinate` file of the Matrix Market in parallel, every rank a range of its bytes,
     /// and builds the part of this rank. No rank has the whole matrix.
     ///

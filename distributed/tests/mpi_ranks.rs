@@ -43,14 +43,7 @@ fn part<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str) -> Result<PartOp<T>, Error
         None => gallery::<T>(spec),
         Some(spec) => link_matrix(gallery::<T>(spec).view())?,
     };
-    let before = |row: usize| (a.row_ptr()[row] + row) as u64;
-    let partition = Partition::balanced(a.nrows(), comm.size(), before)?;
-    let rows = partition.rows(comm.rank());
-    let entries = a.row_ptr()[rows.start]..a.row_ptr()[rows.end];
-    let ends = a.row_ptr()[rows.start..=rows.end].iter().map(|end| end - entries.start).collect();
-    let (columns, values) = (a.col_idx()[entries.clone()].to_vec(), a.values()[entries].to_vec());
-    let own = sparseop::CsrMatrix::try_new(rows.len(), a.ncols(), ends, columns, values)?;
-    builder.build_part(comm.clone(), &partition, own.view())
+    builder.build_part_of(comm.clone(), &a)
 }
 
 /// Writes the bits of all products and solutions, in the order of the ranks, one line each.

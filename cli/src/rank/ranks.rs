@@ -2,7 +2,7 @@
 
 use super::{RankArgs, Ranked, check_weights, print, settings};
 use crate::console::Console;
-use crate::job::{cut, describe, gathered};
+use crate::job::{describe, gathered};
 use crate::matrix_arg::MatrixSource;
 use anyhow::Result;
 use sparseop::tuning::stopwatch::timed;
@@ -45,7 +45,5 @@ fn part<T: Scalar>(args: &RankArgs, comm: &Arc<MpiRank>) -> Result<PartOp<T>> {
         MatrixSource::Gallery(spec) => spec.generate::<T>()?,
     };
     check_weights(&graph)?;
-    let (partition, own) = cut(link_matrix(graph.view())?, &**comm)?;
-    drop(graph);
-    Ok(builder.build_part(comm.clone(), &partition, own.view())?)
+    Ok(builder.build_part_of(comm.clone(), &link_matrix(graph.view())?)?)
 }

@@ -4,10 +4,10 @@ use super::method::{ComparedRows, Suitability, needs_positive_definite};
 use super::result::{OpText, SolveResult, print};
 use super::{Name, Preconditioner, SolveArgs, method_of, settings, spinner, suitable};
 use crate::console::Console;
-use crate::job::{cut, describe, gathered};
+use crate::job::{describe, gathered};
 use crate::matrix_arg::MatrixSource;
 use anyhow::{Result, bail};
-use sparseop::matrix::{CsrMatrix, market};
+use sparseop::matrix::market;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Scalar};
 use sparseop_distributed::{
@@ -65,12 +65,10 @@ fn part<T: Scalar>(args: &SolveArgs, comm: &Arc<MpiRank>) -> Result<PartOp<T>> {
     let builder = DistributedBuilder::new(comm.size())
         .operator(args.choice.builder_for(args.plan.as_ref())?)
         .same_bits(args.plan.is_none());
-    let a: CsrMatrix<T> = match &args.matrix {
-        MatrixSource::Path(path) => return Ok(builder.read_part(comm.clone(), path)?),
-        MatrixSource::Gallery(spec) => spec.generate()?,
-    };
-    let (partition, own) = cut(a, &**comm)?;
-    Ok(builder.build_part(comm.clone(), &partition, own.view())?)
+    Ok(match &args.matrix {
+        MatrixSource::Path(path) => builder.read_part(comm.clone(), path)?,
+        MatrixSource::Gallery(spec) => builder.build_part_of(comm.clone(), &spec.generate::<T>()?)?,
+    })
 }
 
 /// Compares a square matrix with its transpose.
