@@ -3,7 +3,6 @@
 use sparseop::analysis::Analysis;
 use sparseop::formats::csr::CsrPlan;
 use sparseop::formats::jds::{JdsLayout, JdsPlan};
-use sparseop::formats::sell::SellPlan;
 use sparseop::matrix::CsrView;
 use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 
@@ -65,7 +64,7 @@ impl SummationOrder {
     pub(crate) fn admits(self, plan: &Plan) -> bool {
         match (self, plan) {
             // Slices of whole vectors, which have at most 16 lanes.
-            (Self::Sequential, Plan::Sell(SellPlan { c, .. })) => c.is_multiple_of(16),
+            (Self::Sequential, Plan::Sell(plan)) => plan.c().is_multiple_of(16),
             (Self::Sequential, Plan::Jds(plan)) => *plan == Self::JDS,
             (Self::Lanes(lanes), Plan::Csr(CsrPlan::Vector(width))) => lanes == *width,
             _ => false,

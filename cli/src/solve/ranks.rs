@@ -67,7 +67,9 @@ fn part<T: Scalar>(args: &SolveArgs, comm: &Arc<MpiRank>) -> Result<PartOp<T>> {
         .same_bits(args.plan.is_none());
     Ok(match &args.matrix {
         MatrixSource::Path(path) => builder.read_part(comm.clone(), path)?,
-        MatrixSource::Gallery(spec) => builder.build_part_of(comm.clone(), &spec.generate::<T>()?)?,
+        MatrixSource::Gallery(spec) => {
+            builder.build_part_of(comm.clone(), &spec.generate::<T>()?)?
+        }
     })
 }
 

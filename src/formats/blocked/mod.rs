@@ -48,7 +48,8 @@ mod panel;
 mod plan;
 mod probe;
 
-pub use plan::{Block, BlockedPlan};
+use plan::Block;
+pub use plan::BlockedPlan;
 
 use super::values::{SlotValues, is_equal};
 use super::{

@@ -8,16 +8,16 @@ use std::fmt::{self, Display};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockedPlan {
     /// Columns whose `x` is in shared memory.
-    pub x: Block,
+    pub(super) x: Block,
     /// KiB of shared memory for `x`, from 1 to 256.
-    pub kib: u32,
+    pub(super) kib: u32,
     /// `values:packed`: if all values have the same bits, only one is stored.
-    pub packed: bool,
+    pub(super) packed: bool,
 }
 
 /// Part of `x` that a GPU block stages in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Block {
+pub(super) enum Block {
     /// `kib:K`: the `x` of consecutive columns, one window after the other.
     Windows,
     /// `hot:K`: the `x` of the columns with the most entries.

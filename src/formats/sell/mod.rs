@@ -43,9 +43,9 @@ pub(crate) struct Sell;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SellPlan {
     /// Number of rows per slice.
-    pub c: u32,
+    c: u32,
     /// Number of rows per window sorted by length; 1 sorts nothing.
-    pub sigma: u32,
+    sigma: u32,
 }
 
 /// Maximum number of rows of a slice: keeps `slice_ptr` meaningful and a slice of 32-bit lanes
@@ -82,6 +82,11 @@ impl Display for SellPlan {
 }
 
 impl SellPlan {
+    /// Number of rows per slice.
+    pub const fn c(self) -> u32 {
+        self.c
+    }
+
     /// Padding of the slices.
     fn slice_sums(self, analysis: &Analysis) -> SliceSums {
         // The sums of the candidate windows are part of the analysis.

@@ -59,15 +59,15 @@ pub(crate) struct Tiles;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TilesPlan {
     /// `cols:W`: columns of a block, at most 65536. None stands for 64 KiB of `x`.
-    pub cols: Option<u32>,
+    cols: Option<u32>,
     /// `chunk:C`: entries and row ends of a chunk, from 32 to 16384. None stands for 60 KiB of
     /// products.
-    pub chunk: Option<u32>,
+    chunk: Option<u32>,
     /// `stripe:S`: entries and row ends of a stripe, rounded down to whole chunks. None stands for
     /// a single stripe.
-    pub stripe: Option<u32>,
+    stripe: Option<u32>,
     /// `values:packed`: if all values have the same bits, only one is stored.
-    pub packed: bool,
+    packed: bool,
 }
 
 /// Minimum length of a chunk: each has a table row.
