@@ -158,7 +158,7 @@ fn capitalised(word: &str) -> String {
 /// Parses a parameter.
 fn parameter(text: &str) -> Result<KernelParameter, String> {
     let text = text.trim();
-    if text.starts_with("OUT_PARAMETERS") {
+    if text.starts_with("EPILOGUE_PARAMETERS") {
         let variables = vec!["T".to_owned()];
         return Ok(KernelParameter {
             name: "out".to_owned(),

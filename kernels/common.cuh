@@ -13,6 +13,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #include "constants.cuh"
+#include "epilogue.cuh"
 #include "policy.cuh"
 
 using namespace device;
@@ -125,52 +126,6 @@ __device__ __forceinline__ u64 thread_id() { return u64(blockIdx.x) * BLOCK + th
 
 // Products are made in batches: all loads of one kind are issued before their first result is used,
 // and none of them is predicated, since predicated loads would be issued one after the other.
-
-// Epilogue of a row sum. Every row is stored once, by one thread. The plain epilogue is `y = A x`.
-// With SCALED, which the files *_with.cu define before the includes, it is the axpby epilogue
-// `y = alpha A x + beta y`. OUT is the type of the destination. In an entry point, OUT_PARAMETERS
-// are its parameters and OUTPUT is the destination made from them.
-#ifndef SCALED
-
-#define OUT(T) T *__restrict__
-#define OUT_PARAMETERS(T) T *y
-#define OUTPUT y
-
-template <typename T>
-__device__ __forceinline__ void put(T *y, u64 row, T sum) {
-    y[row] = sum;
-}
-
-#else
-
-// Parameters of the axpby epilogue. A factor is at its address, or is the value beside it if the
-// address is null.
-template <typename T>
-struct Scaled {
-    T *y;
-    const T *alpha_at, *beta_at;
-    T alpha, beta;
-};
-
-#define OUT(T) Scaled<T>
-#define OUT_PARAMETERS(T) T *y, const T *alpha_at, T alpha, const T *beta_at, T beta
-#define OUTPUT (scaled(y, alpha_at, alpha, beta_at, beta))
-
-template <typename T>
-__device__ __forceinline__ Scaled<T> scaled(T *y, const T *alpha_at, T alpha, const T *beta_at, T beta) {
-    return {y, alpha_at, beta_at, alpha, beta};
-}
-
-// With alpha = 0 the sum is ignored, with beta = 0 `y` is not read: neither propagates a NaN.
-template <typename T>
-__device__ __forceinline__ void put(const Scaled<T> &out, u64 row, T sum) {
-    T alpha = out.alpha_at ? __ldg(out.alpha_at) : out.alpha, beta = out.beta_at ? __ldg(out.beta_at) : out.beta;
-    T value = alpha == 0 ? T(0) : alpha * sum;
-    if (beta != 0) value += beta * out.y[row];
-    out.y[row] = value;
-}
-
-#endif
 
 // x and its length.
 template <typename T>

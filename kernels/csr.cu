@@ -11,10 +11,10 @@ using namespace csr;
 
 // W lanes per row, each with every W-th of its entries. W = 1 is the textbook loop with one thread
 // per row.
-template <u32 W, typename T, typename O>
+template <u32 W, typename T, typename O, typename Epilogue>
 __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                               const T *__restrict__ values, u32 nrows, const T *__restrict__ x,
-                                              OUT(T) y, u32 l2_shares) {
+                                              Epilogue y, u32 l2_shares) {
     u64 row = thread_id() / W;
     u32 lane = threadIdx.x % W;
     u64 at = 0, count = 0;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
         sum = sum_entries<decltype(in_l2)::value, LANE_ENTRIES>(cols, values, x, at, W, count);
     });
     sum = subwarp_sum(sum, W);
-    if (row < nrows && lane == 0) put(y, row, sum);
+    if (row < nrows && lane == 0) y.store(row, sum);
 }
 
 // Equal work for every block (Merrill & Garland's merge path): the sequence of entries and row ends
@@ -86,9 +86,9 @@ __device__ __forceinline__ void receive_part(u64 *from, double &part) {
 
 // Destination of the sums of a chunk. Segment i < ends is the chunk's part of row `row` + i,
 // segment `ends` that of the row that continues after it.
-template <typename T>
+template <typename T, typename Epilogue>
 struct ChunkOutput {
-    OUT(T) y;
+    Epilogue y;
     u32 row, ends;
     // True if the first row begins before the chunk, and if the last one continues after it.
     bool from_before, continues;
@@ -103,7 +103,7 @@ struct ChunkOutput {
         } else if (i == 0 && from_before) {
             *head = sum;
         } else {
-            put(y, u64(row) + i, sum);
+            y.store(u64(row) + i, sum);
         }
     }
 };
@@ -111,8 +111,8 @@ struct ChunkOutput {
 // Stores a row that ends in this chunk and began in chunk `first`. Its parts are always added in
 // the same order. Blocks begin in the order of their numbers, so that the blocks waited for have
 // begun and wait for no later ones.
-template <typename T>
-__device__ __forceinline__ void add_parts(ChunkOutput<T> sums, u64 *parts, u32 first) {
+template <typename T, typename Epilogue>
+__device__ __forceinline__ void add_parts(ChunkOutput<T, Epilogue> sums, u64 *parts, u32 first) {
     __shared__ T warp_sums[WARPS];
     auto part_sum = [=](u32 threads) {
         T sum = 0;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void add_parts(ChunkOutput<T> sums, u64 *parts, u32 f
         __syncthreads();
         for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[w];
     }
-    if (threadIdx.x == 0) put(sums.y, sums.row, sum);
+    if (threadIdx.x == 0) sums.y.store(sums.row, sum);
 }
 
 // Maximum number of row ends in a chunk for which the block sums the products of its threads
@@ -143,8 +143,8 @@ constexpr u32 FEW_ENDS = 2;
 
 // Sums a chunk with few row ends. The u-th product of a thread is at `at(u)`, and segment i ends
 // before `row_ends[i]`.
-template <u32 RUN, typename T, typename At>
-__device__ __forceinline__ void sum_by_block(const T (&product)[RUN], u32 begin, u32 end, const u32 *row_ends, ChunkOutput<T> sums, At at) {
+template <u32 RUN, typename T, typename At, typename Epilogue>
+__device__ __forceinline__ void sum_by_block(const T (&product)[RUN], u32 begin, u32 end, const u32 *row_ends, ChunkOutput<T, Epilogue> sums, At at) {
     __shared__ T warp_sums[FEW_ENDS + 1][WARPS];
     for (u32 i = 0; i <= sums.ends; ++i) {
         u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.ends ? end : row_ends[i];
@@ -171,8 +171,8 @@ struct alignas(RUN * sizeof(u16)) PackedEnds {
 
 // Sums a chunk of which every thread has RUN consecutive products. `end_marks` is 1 + i where segment i
 // ends with the product, and 0 elsewhere.
-template <u32 RUN, typename T>
-__device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end_marks, ChunkOutput<T> sums) {
+template <u32 RUN, typename T, typename Epilogue>
+__device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end_marks, ChunkOutput<T, Epilogue> sums) {
     PackedEnds<RUN> ends = reinterpret_cast<const PackedEnds<RUN> *>(end_marks)[threadIdx.x];
     // Rows that end in the run are complete except for the first one, which may begin in earlier
     // runs. `open` is the sum behind the last end.
@@ -187,7 +187,7 @@ __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end
                 first_end = end;
                 first_sum = open;
             } else {
-                put(sums.y, u64(sums.row) + end - 1, open);
+                sums.y.store(u64(sums.row) + end - 1, open);
             }
             open = 0;
         }
@@ -271,10 +271,10 @@ constexpr u32 ROWS_AHEAD = 2;
 // it loads and multiplies them too, by wide loads. In the striped arrangement consecutive threads
 // load consecutive entries and exchange the products in shared memory: gathers of contiguous columns
 // then touch an eighth of the sectors. `striped` in src/formats/csr/chunks.rs.
-template <u32 RUN, bool STRIPED, typename T, typename O>
+template <u32 RUN, bool STRIPED, typename T, typename O, typename Epilogue>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
-                                               u64 nnz, const T *__restrict__ x, OUT(T) y, u64 *parts, u32 l2_shares) {
+                                               u64 nnz, const T *__restrict__ x, Epilogue y, u64 *parts, u32 l2_shares) {
     // Capacity of a block in entries and row ends, and distance between two cuts. The rest is for
     // cuts that move back, and for loads of four entries that begin up to three early. `Cutting` in
     // src/formats/csr/chunks.rs.
@@ -288,8 +288,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     u64 cut = u64(blockIdx.x) * SPACING;
     u64 first = cut - chunk.moved - chunk.row;
     u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
-    ChunkOutput<T> sums = {y, chunk.row, next.row - chunk.row, chunk.first != blockIdx.x, next.first != blockIdx.x + 1,
-                    &head, parts + u64(blockIdx.x) * PART_WORDS<T>};
+    ChunkOutput<T, Epilogue> sums = {y, chunk.row, next.row - chunk.row, chunk.first != blockIdx.x, next.first != blockIdx.x + 1,
+                                     &head, parts + u64(blockIdx.x) * PART_WORDS<T>};
     // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
     // `skipped` to `count`.
     u32 skipped = STRIPED ? 0 : u32(first % 4);
@@ -398,16 +398,16 @@ __device__ __forceinline__ void narrow(const O *__restrict__ offsets, u64 count,
 OFFSETS(o32, u32)
 OFFSETS(o64, u64)
 
-#define ROWS(NAME, W, T, O)                                                                                 \
-    KERNEL(NAME)(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T),                \
-                u32 l2_shares) {                                                                                             \
-        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, OUTPUT, l2_shares);                                                \
+#define ROWS(NAME, W, T, O)                                                                                         \
+    KERNEL(NAME)(const O *row_ptr, const u32 *cols, const T *values, u32 nrows, const T *x, EPILOGUE_PARAMETERS(T), \
+                u32 l2_shares) {                                                                                    \
+        rows_by_lanes<W>(row_ptr, cols, values, nrows, x, EPILOGUE(T), l2_shares);                                  \
     }
 
-#define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                         \
-    KERNEL_WITH(NAME, CHUNK_BLOCKS(T, O))(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,     \
-         OUT_PARAMETERS(T), u64 *parts, u32 l2_shares) {                                                                    \
-        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, x, OUTPUT, parts, l2_shares);                            \
+#define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                                         \
+    KERNEL_WITH(NAME, CHUNK_BLOCKS(T, O))(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x, \
+         EPILOGUE_PARAMETERS(T), u64 *parts, u32 l2_shares) {                                                                                      \
+        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, x, EPILOGUE(T), parts, l2_shares);                                 \
     }
 
 #define INSTANCES(SUFFIX, T, O)                                                                                           \

@@ -46,10 +46,10 @@ __device__ __forceinline__ T add_last(u32 count, T sum, const Diagonals<T> &a, X
 }
 
 // One thread per row and one warp per slice.
-template <bool IN_L2, typename T>
+template <bool IN_L2, typename T, typename Epilogue>
 __device__ __forceinline__ void slices(const i64 *__restrict__ offsets, const u32 *__restrict__ masks,
                                        const T *__restrict__ values, u32 count, u32 nrows, u32 ncols,
-                                       const T *__restrict__ x, OUT(T) y) {
+                                       const T *__restrict__ x, Epilogue y) {
     u64 row = thread_id();
     if (row >= nrows) return;
     u32 lane = u32(row) % WARP;
@@ -61,15 +61,15 @@ __device__ __forceinline__ void slices(const i64 *__restrict__ offsets, const u3
     u32 k = 0;
 #pragma unroll 1
     for (; k + BATCH <= count; k += BATCH) sum = add_diagonals<IN_L2, BATCH>(sum, a, factors, k);
-    put(y, row, add_last<IN_L2, BATCH - 1>(count - k, sum, a, factors, k));
+    y.store(row, add_last<IN_L2, BATCH - 1>(count - k, sum, a, factors, k));
 }
 
-#define INSTANCES(SUFFIX, T)                                                                                    \
+#define INSTANCES(SUFFIX, T)                                                                                     \
     KERNEL(dia_##SUFFIX)(const i64 *offsets, const u32 *masks, const T *values, u32 count, u32 nrows, u32 ncols, \
-                        const T *x, OUT_PARAMETERS(T), u32 l2_shares) {                                         \
-        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                    \
-            slices<in_l2.value>(offsets, masks, values, count, nrows, ncols, x, OUTPUT);                        \
-        });                                                                                                     \
+                        const T *x, EPILOGUE_PARAMETERS(T), u32 l2_shares) {                                     \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                     \
+            slices<in_l2.value>(offsets, masks, values, count, nrows, ncols, x, EPILOGUE(T));                    \
+        });                                                                                                      \
     }
 
 INSTANCES(f32, float)

@@ -17,11 +17,11 @@ __device__ __forceinline__ T section_sum(const Section &s, u64 i, const u32 *col
 
 // All sections in one launch, with one thread per row. A warp searches the section of its first
 // row; later rows are in that section or in one of the next.
-template <bool IN_L2, typename T>
+template <bool IN_L2, typename T, typename Epilogue>
 __device__ __forceinline__ void all_sections(const Section *__restrict__ sections, u32 count,
                                              const u32 *__restrict__ perm, const u32 *__restrict__ cols,
                                              const T *__restrict__ values, u32 nrows, u32 ncols,
-                                             const T *__restrict__ x, OUT(T) y) {
+                                             const T *__restrict__ x, Epilogue y) {
     u64 i = thread_id();
     if (i >= nrows) return;
     u32 row = fetch<IN_L2>(perm + i);
@@ -35,26 +35,26 @@ __device__ __forceinline__ void all_sections(const Section *__restrict__ section
         else beyond = middle;
     }
     while (i >= sections[found].first_row + sections[found].rows) ++found;
-    put(y, row, section_sum<IN_L2>(sections[found], i, cols, values, XView<T>{x, ncols}));
+    y.store(row, section_sum<IN_L2>(sections[found], i, cols, values, XView<T>{x, ncols}));
 }
 
 // A single section.
-template <bool IN_L2, typename T>
+template <bool IN_L2, typename T, typename Epilogue>
 __device__ __forceinline__ void one_section(Section s, const u32 *__restrict__ perm, const u32 *__restrict__ cols,
                                             const T *__restrict__ values, u32 ncols, const T *__restrict__ x,
-                                            OUT(T) y) {
+                                            Epilogue y) {
     u64 i = s.first_row + thread_id();
     if (i >= s.first_row + s.rows) return;
     u32 row = fetch<IN_L2>(perm + i);
-    put(y, row, section_sum<IN_L2>(s, i, cols, values, XView<T>{x, ncols}));
+    y.store(row, section_sum<IN_L2>(s, i, cols, values, XView<T>{x, ncols}));
 }
 
 // Unpadded diagonals, with one thread per sorted row, which has an entry in every diagonal that is
 // longer than its position.
-template <bool IN_L2, typename T>
+template <bool IN_L2, typename T, typename Epilogue>
 __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 count, const u32 *__restrict__ perm,
                                           const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows,
-                                          const T *__restrict__ x, OUT(T) y) {
+                                          const T *__restrict__ x, Epilogue y) {
     // Number of diagonals processed together: their bounds take registers too.
     constexpr u32 N = BATCH / 2;
     u64 i = thread_id();
@@ -79,31 +79,31 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
         if (!reached[0]) break;
         sum = add_wanted<IN_L2, N>(sum, cols, values, x, [&](u32 u) { return at[u]; }, [&](u32 u) { return reached[u]; });
     }
-    put(y, row, sum);
+    y.store(row, sum);
 }
 
-#define INSTANCES(SUFFIX, T)                                                                              \
-    KERNEL(jds_sections_##SUFFIX)(const Section *sections, u32 count, const u32 *perm, const u32 *cols,    \
-                                 const T *values, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T),    \
-                                 u32 l2_shares) {                                                          \
-        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                              \
-            all_sections<in_l2.value>(sections, count, perm, cols, values, nrows, ncols, x, OUTPUT);      \
-        });                                                                                               \
-    }                                                                                                     \
-    KERNEL(jds_section_##SUFFIX)(u64 first_row, u64 rows, u64 width, u64 full, u64 start, const u32 *perm, \
-                                const u32 *cols, const T *values, u32 ncols, const T *x,                  \
-                                OUT_PARAMETERS(T), u32 l2_shares) {                                        \
-        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                              \
-            Section section{first_row, rows, width, full, start};                                         \
-            one_section<in_l2.value>(section, perm, cols, values, ncols, x, OUTPUT);                      \
-        });                                                                                               \
-    }                                                                                                     \
-    KERNEL(jds_diagonals_##SUFFIX)(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,         \
-                                  const T *values, u32 nrows, const T *x, OUT_PARAMETERS(T),              \
-                                  u32 l2_shares) {                                                         \
-        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                              \
-            diagonals<in_l2.value>(jd_ptr, count, perm, cols, values, nrows, x, OUTPUT);                  \
-        });                                                                                               \
+#define INSTANCES(SUFFIX, T)                                                                                \
+    KERNEL(jds_sections_##SUFFIX)(const Section *sections, u32 count, const u32 *perm, const u32 *cols,     \
+                                 const T *values, u32 nrows, u32 ncols, const T *x, EPILOGUE_PARAMETERS(T), \
+                                 u32 l2_shares) {                                                           \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                \
+            all_sections<in_l2.value>(sections, count, perm, cols, values, nrows, ncols, x, EPILOGUE(T));   \
+        });                                                                                                 \
+    }                                                                                                       \
+    KERNEL(jds_section_##SUFFIX)(u64 first_row, u64 rows, u64 width, u64 full, u64 start, const u32 *perm,  \
+                                const u32 *cols, const T *values, u32 ncols, const T *x,                    \
+                                EPILOGUE_PARAMETERS(T), u32 l2_shares) {                                    \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                \
+            Section section{first_row, rows, width, full, start};                                           \
+            one_section<in_l2.value>(section, perm, cols, values, ncols, x, EPILOGUE(T));                   \
+        });                                                                                                 \
+    }                                                                                                       \
+    KERNEL(jds_diagonals_##SUFFIX)(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,          \
+                                  const T *values, u32 nrows, const T *x, EPILOGUE_PARAMETERS(T),           \
+                                  u32 l2_shares) {                                                          \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                \
+            diagonals<in_l2.value>(jd_ptr, count, perm, cols, values, nrows, x, EPILOGUE(T));               \
+        });                                                                                                 \
     }
 
 INSTANCES(f32, float)

@@ -367,8 +367,8 @@ struct Long {
 
 // Sums a piece, LONG_ENTRIES per lane at a time. The last warp of a row to finish adds the sums of
 // the row's pieces, always in the same order.
-template <u32 LONG_ENTRIES, typename T, typename Values>
-__device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u32 p, u32 lane, const T *x, OUT(T) y) {
+template <u32 LONG_ENTRIES, typename T, typename Values, typename Epilogue>
+__device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u32 p, u32 lane, const T *x, Epilogue y) {
     Piece piece = rows.pieces[p];
     T sum = 0;
 #pragma unroll 1
@@ -402,15 +402,15 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
         for (u32 i = lane; i < piece.pieces; i += WARP) sum += __ldcg(rows.sums + piece.first + i);
         sum = subwarp_sum(sum, WARP);
     }
-    if (lane == 0) put(y, piece.row, sum);
+    if (lane == 0) y.store(piece.row, sum);
 }
 
 // The first blocks process the pieces of long rows, with one warp per piece. The others process the slices, with `1 << shift` warps
 // per slice. With DIAGONALS all slices are diagonal. `skip` has the mask of lanes with long rows for every slice.
-template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T>
+template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T, typename Epilogue>
 __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
                                             const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
-                                            u32 nrows, Long<T> rows, const T *__restrict__ x, OUT(T) y, u32 shift, u32 l2_shares) {
+                                            u32 nrows, Long<T> rows, const T *__restrict__ x, Epilogue y, u32 shift, u32 l2_shares) {
     constexpr u32 CODES = Values<T, true>::CODES;
     __shared__ T shared[CODES];
     if constexpr (CODES > 1) {
@@ -469,15 +469,15 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
         if ((threadIdx.x / WARP & ((1u << shift) - 1)) != 0 || !has_slice) return;
         for (u32 part = 1; part < 1u << shift; ++part) sum += part_sums[threadIdx.x + part * WARP];
     }
-    if (u64(slice) * WARP + lane < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) put(y, row, sum);
+    if (u64(slice) * WARP + lane < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) y.store(row, sum);
 }
 
-#define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                 \
+#define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                    \
     KERNEL_WITH(NAME, PER_SM)(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,             \
-                             const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,   \
-                             T *sums, u32 *done, const T *x, OUT_PARAMETERS(T), u32 shift, u32 l2_shares) {                              \
-        packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                        \
-                                          Long<T>{pieces, long_cols, long_values, count, sums, done}, x, OUTPUT, shift, l2_shares);      \
+                             const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,    \
+                             T *sums, u32 *done, const T *x, EPILOGUE_PARAMETERS(T), u32 shift, u32 l2_shares) {                         \
+        packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                         \
+                                          Long<T>{pieces, long_cols, long_values, count, sums, done}, x, EPILOGUE(T), shift, l2_shares); \
     }
 
 // V slots of a row are contiguous. The numbers are the blocks of the diagonal and of the general kernel.

@@ -6,10 +6,10 @@
 
 // One thread per row. Without a product it computes `beta y`. The product may be in `y` itself.
 template <typename T>
-__device__ __forceinline__ void rescale(const T *product, u32 nrows, OUT(T) y) {
+__device__ __forceinline__ void rescale(const T *product, u32 nrows, AxpbyEpilogue<T> y) {
     u64 row = thread_id();
-    if (row < nrows) put(y, row, product ? __ldca(product + row) : T(0));
+    if (row < nrows) y.store(row, product ? __ldca(product + row) : T(0));
 }
 
-KERNEL(scaled_f32)(const float *product, u32 nrows, OUT_PARAMETERS(float)) { rescale(product, nrows, OUTPUT); }
-KERNEL(scaled_f64)(const double *product, u32 nrows, OUT_PARAMETERS(double)) { rescale(product, nrows, OUTPUT); }
+KERNEL(scaled_f32)(const float *product, u32 nrows, EPILOGUE_PARAMETERS(float)) { rescale(product, nrows, EPILOGUE(float)); }
+KERNEL(scaled_f64)(const double *product, u32 nrows, EPILOGUE_PARAMETERS(double)) { rescale(product, nrows, EPILOGUE(double)); }

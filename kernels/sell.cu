@@ -6,11 +6,11 @@
 
 // One thread per lane, and with C = 32 one warp per slice. If `C` is 0, `c` is the number of lanes.
 // Without `perm` the rows are in their order.
-template <bool IN_L2, u32 C, typename T>
+template <bool IN_L2, u32 C, typename T, typename Epilogue>
 __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                        const u32 *__restrict__ cols, const T *__restrict__ values,
                                        const u32 *__restrict__ perm, u32 c, u32 nrows, u32 ncols,
-                                       const T *__restrict__ x, OUT(T) y) {
+                                       const T *__restrict__ x, Epilogue y) {
     u64 i = thread_id();
     if (i >= nrows) return;
     u32 lanes = C == 0 ? c : C;
@@ -19,7 +19,7 @@ __device__ __forceinline__ void slices(const u64 *__restrict__ slice_ptr, const 
     u64 begin = __ldg(slice_ptr + slice);
     u64 width = (__ldg(slice_ptr + slice + 1) - begin) / lanes;
     u32 row = perm ? fetch<IN_L2>(perm + i) : u32(i);
-    put(y, row, sum_slots<IN_L2>(cols, values, XView<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
+    y.store(row, sum_slots<IN_L2>(cols, values, XView<T>{x, ncols}, begin + lane, lanes, __ldg(full + slice), width));
 }
 
 // Number of slots of a row that a thread loads together if there are few rows: the loads in flight
@@ -28,11 +28,11 @@ template <typename T>
 constexpr u32 DEEP = 128 / sizeof(T);
 
 // As `slices` with C = 32, for few rows with many slots.
-template <bool IN_L2, typename T>
+template <bool IN_L2, typename T, typename Epilogue>
 __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, const u32 *__restrict__ full,
                                             const u32 *__restrict__ cols, const T *__restrict__ values,
                                             const u32 *__restrict__ perm, u32 nrows, u32 ncols,
-                                            const T *__restrict__ x, OUT(T) y) {
+                                            const T *__restrict__ x, Epilogue y) {
     u64 i = thread_id();
     if (i >= nrows) return;
     u32 slice = u32(i) / WARP;
@@ -47,15 +47,15 @@ __device__ __forceinline__ void deep_slices(const u64 *__restrict__ slice_ptr, c
         sum = add_slots<IN_L2, DEEP<T>, true>(sum, cols, values, factors, [=](u32 u) { return at + u * WARP; });
     u64 filled = __ldg(full + slice);
     sum += sum_slots<IN_L2>(cols, values, factors, at, WARP, filled > k ? filled - k : 0, width - k);
-    put(y, perm ? fetch<IN_L2>(perm + i) : u32(i), sum);
+    y.store(perm ? fetch<IN_L2>(perm + i) : u32(i), sum);
 }
 
-#define SLICES(NAME, C, T)                                                                                       \
+#define SLICES(NAME, C, T)                                                                                        \
     KERNEL(NAME)(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, u32 c, \
-                u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 l2_shares) {                             \
-        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                     \
-            slices<in_l2.value, C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, OUTPUT);             \
-        });                                                                                                      \
+                u32 nrows, u32 ncols, const T *x, EPILOGUE_PARAMETERS(T), u32 l2_shares) {                        \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                      \
+            slices<in_l2.value, C>(slice_ptr, full, cols, values, perm, c, nrows, ncols, x, EPILOGUE(T));         \
+        });                                                                                                       \
     }
 
 SLICES(sell_f32, 0, float)
@@ -64,12 +64,12 @@ SLICES(sell32_f32, 32, float)
 SLICES(sell32_f64, 32, double)
 
 // Two blocks per multiprocessor: 128 registers per thread.
-#define DEEP_SLICES(NAME, T)                                                                                      \
+#define DEEP_SLICES(NAME, T)                                                                                       \
     KERNEL_WITH(NAME, 2)(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, \
-                        u32 c, u32 nrows, u32 ncols, const T *x, OUT_PARAMETERS(T), u32 l2_shares) {               \
-        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                      \
-            deep_slices<in_l2.value>(slice_ptr, full, cols, values, perm, nrows, ncols, x, OUTPUT);               \
-        });                                                                                                       \
+                        u32 c, u32 nrows, u32 ncols, const T *x, EPILOGUE_PARAMETERS(T), u32 l2_shares) {          \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                       \
+            deep_slices<in_l2.value>(slice_ptr, full, cols, values, perm, nrows, ncols, x, EPILOGUE(T));           \
+        });                                                                                                        \
     }
 
 DEEP_SLICES(sell_deep_f32, float)

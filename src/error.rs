@@ -144,17 +144,6 @@ pub enum Error {
         /// Spelling of the plan.
         plan: String,
     },
-    /// A matrix is too large for packed SELL, whose positions are 32-bit numbers.
-    #[error(
-        "packed SELL holds at most {limit} bytes of {what}, and this matrix needs more; choose \
-         another format"
-    )]
-    PackedTooLarge {
-        /// `values`, `indices` or `indices of long rows`.
-        what: &'static str,
-        /// Number of addressable bytes.
-        limit: u64,
-    },
     /// The parameters of a plan do not permit this matrix; nothing was packed.
     #[error("plan {plan} cannot hold this matrix: {message}")]
     PlanLimit {

@@ -102,7 +102,7 @@ impl<'a, T: Scalar> Out<'a, T> {
         Self { y, scaling: Some(by) }
     }
 
-    /// Adds its kernel parameters, `OUT_PARAMETERS` in `kernels/common.cuh`.
+    /// Adds its kernel parameters, `EPILOGUE_PARAMETERS` in `kernels/epilogue.cuh`.
     pub(crate) fn to(self, launch: Launch) -> Launch {
         let launch = launch.arg(self.y);
         match self.scaling {

@@ -64,7 +64,6 @@ impl Error {
             Self::Gpu { .. } | Self::KernelCompile { .. } => Kind::Gpu,
             Self::Io { .. } | Self::Market { .. } | Self::Profile { .. } => Kind::Io,
             Self::NotDeterministic { .. }
-            | Self::PackedTooLarge { .. }
             | Self::PlanLimit { .. }
             | Self::UpdatedByGraph { .. }
             | Self::NotUpdatable { .. }

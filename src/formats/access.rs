@@ -21,8 +21,8 @@ pub(crate) trait Access<T: Scalar> {
 }
 
 /// Reason why a row-major format cannot insert an entry.
-pub(crate) const COMPACT: &str = "every entry behind it would have to move; `hyb` and `coo` \
-    take any, `ell` and `sell` where a row has padding";
+pub(crate) const COMPACT: &str =
+    "every entry behind it would have to move; `hyb` and `coo` take any entry";
 
 /// Reason why a padded format cannot insert an entry into a full row.
 pub(crate) const NO_PADDING: &str =

@@ -9,15 +9,16 @@ const ON_GPU: &str =
     "it is in the memory of the GPU; build an operator on the CPU, or look in `to_csr`";
 
 /// Reason why entries cannot be accessed in some formats.
-const SCATTERED: &str = "its entries can only be found all together; choose csr, coo, ell, sell, \
-                         jds or hyb, or look in `to_csr`";
+const SCATTERED: &str =
+    "its entries can only be found all together; choose csr, or look in `to_csr`";
 
 impl<T: Scalar> SparseOp<T> {
     /// Returns the element at a row and a column, both counted from 0. None if no entry is stored
     /// there. Entries that repeat a column are added.
     ///
-    /// On the CPU, in `csr`, `coo`, `ell`, `sell` and `hyb` this takes the time of a pass through
-    /// the row, in `jds` of a pass through all rows.
+    /// Takes the time of a pass through the row, in `jds` of a pass through all rows. The tables of
+    /// operations in [`formats`](crate::formats) say which formats have it and
+    /// [`insert`](Self::insert) on the CPU.
     ///
     /// ```
     /// # use sparseop::{Device, SparseOpBuilder, Tuning, matrix::Triplets};
@@ -65,8 +66,7 @@ impl<T: Scalar> SparseOp<T> {
         Ok(entries)
     }
 
-    /// Number of slots of the packed matrix, padding included; in `hyb`, and `jds` with a tail,
-    /// those of the COO part are the last.
+    /// Number of slots of the packed matrix, padding included; those of a COO part are the last.
     ///
     /// # Errors
     ///
@@ -89,8 +89,8 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Stores an element, and returns the previous one, if any. An existing entry takes the value
     /// (the first of those that repeat the column; the others become 0). Otherwise an entry is
-    /// added at the end of its row if there is room: in `ell` and `sell` in padding of its row, in
-    /// `hyb` there or in the COO part, in `coo` always, which moves the entries behind it.
+    /// added at the end of its row if there is room: in padding of its row, or in a COO part, which
+    /// has room for any entry and moves those behind it.
     ///
     /// The reported properties of the matrix do not change, except [`nnz`](Self::nnz) and
     /// [`memory_bytes`](Self::memory_bytes), nor does the plan. The next update of values locates

@@ -210,7 +210,7 @@ fn signatures_become_structs() {
 __device__ void twice(float *y) { *y *= 2; }
 #define BY_ROWS(NAME, T) \\
     KERNEL_WITH(NAME, BLOCKS(T))(const O *row_ptr, T value, \\
-                                 OUT_PARAMETERS(T), u32 l2_shares) { twice(y); }
+                                 EPILOGUE_PARAMETERS(T), u32 l2_shares) { twice(y); }
 BY_ROWS(bsr_rows_f32, float)
 KERNEL(bsr_add_f32)(const float *from, u32 count) { if (count) { twice(from); } }
 KERNEL(bsr_add_f64)(const double *from, u32 count) {}

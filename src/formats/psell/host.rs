@@ -4,6 +4,7 @@ use super::index::{ALL, Chooser, Encoded, Kind, LANES, LaneColumns, Slot, UNIT, 
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
+use super::plan::too_large;
 use super::{Coder, Header, Packing, Sink, Stored, ValueEncoding, with_slack};
 use crate::device::cpu::{Output, partition};
 use crate::matrix::CsrView;
@@ -48,7 +49,7 @@ impl<T: Scalar> HostPsell<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::PackedTooLarge`] if the slices exceed the range of addresses;
+    /// [`Error::PlanLimit`] if the slices exceed the range of addresses;
     /// [`Error::HostMemory`].
     pub(crate) fn pack(a: CsrView<'_, T>, order: Order, packing: Packing) -> Result<Self, Error> {
         let Packing { values, group, split } = packing;
@@ -287,8 +288,8 @@ impl Placement {
 }
 
 /// Converts a position in units to the type of headers.
-fn unit(at: usize, what: &'static str) -> Result<u32, Error> {
-    u32::try_from(at).map_err(|_| Error::PackedTooLarge { what, limit: (UNIT as u64) << u32::BITS })
+fn unit(at: usize, what: &str) -> Result<u32, Error> {
+    u32::try_from(at).map_err(|_| too_large(what, (UNIT as u64) << u32::BITS))
 }
 
 /// Writes slices into the arrays.

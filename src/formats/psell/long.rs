@@ -1,6 +1,7 @@
 //! Long rows, too long for slices: stored consecutively as in CSR, and cut into pieces.
 
 pub(crate) use super::constants::PIECE;
+use super::plan::too_large;
 use super::{Coder, Sink, Stored};
 use crate::device::cpu::{for_each_part, partition};
 use crate::matrix::CsrView;
@@ -43,7 +44,7 @@ impl<T: Scalar> LongRows<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::PackedTooLarge`] if the pieces exceed the range of addresses;
+    /// [`Error::PlanLimit`] if the pieces exceed the range of addresses;
     /// [`Error::HostMemory`].
     pub(crate) fn of(
         a: CsrView<'_, T>,
@@ -108,7 +109,7 @@ impl<T: Scalar> LongRows<T> {
 /// Number of pieces as the 32 bits in which every piece stores positions among them.
 fn check_pieces(pieces: u64) -> Result<u32, Error> {
     let limit = u64::from(u32::MAX) * PIECE * size_of::<u32>() as u64;
-    u32::try_from(pieces).map_err(|_| Error::PackedTooLarge { what: "indices of long rows", limit })
+    u32::try_from(pieces).map_err(|_| too_large("indices of long rows", limit))
 }
 
 /// Range of entries of successive pieces.
@@ -133,7 +134,7 @@ mod tests {
     fn more_pieces_than_their_positions_can_count_are_refused() {
         assert_eq!(check_pieces(u64::from(u32::MAX)).unwrap(), u32::MAX);
         let refused = check_pieces(1 << 32).unwrap_err();
-        assert!(matches!(refused, Error::PackedTooLarge { .. }));
+        assert!(matches!(refused, Error::PlanLimit { .. }));
         assert!(refused.to_string().contains("bytes of indices of long rows"), "{refused}");
     }
 }

@@ -69,6 +69,13 @@ impl Default for Packing {
     }
 }
 
+/// Error of a matrix that needs more than `limit` bytes of `what`, whose positions are 32-bit
+/// numbers.
+pub(super) fn too_large(what: &str, limit: u64) -> Error {
+    let message = format!("it would have more than {limit} bytes of {what}; choose another format");
+    Error::PlanLimit { plan: "psell".to_owned(), message }
+}
+
 impl PsellPlan {
     /// Window of [`PsellPlan::default`].
     const SIGMA: u32 = 512;
