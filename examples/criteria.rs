@@ -11,13 +11,14 @@ use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::{Device, Error, Plan, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
 use std::time::Instant;
 
-/// The compared plans: one of every format, and packed SELL.
-const PLANS: [&str; 9] = [
+/// The compared plans: one of every format.
+const PLANS: [&str; 10] = [
     "coo",
     "csr(balanced)",
     "ell",
     "sell(c:32,sigma:512)",
     "psell(sigma:512)",
+    "dia",
     "jds",
     "hyb(width:auto)",
     "tiles",

@@ -27,16 +27,16 @@ struct Lane {
     u64 begin;
     u32 len;
     u32 row;
-    bool apart;
+    bool is_long;
 
-    __device__ __forceinline__ Lane(const Rows &rows, u32 slice) : begin(0), len(0), row(0), apart(false) {
+    __device__ __forceinline__ Lane(const Rows &rows, u32 slice) : begin(0), len(0), row(0), is_long(false) {
         u64 i = u64(slice) * WARP + threadIdx.x % WARP;
         if (i >= rows.count) return;
         row = rows.perm ? rows.perm[i] : u32(i);
         begin = __ldg(rows.row_ptr + row);
         u64 all = rows.length(row);
-        apart = all > rows.limit;
-        len = apart ? 0 : u32(all);
+        is_long = all > rows.limit;
+        len = is_long ? 0 : u32(all);
     }
 };
 

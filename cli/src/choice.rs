@@ -33,10 +33,10 @@ pub(super) struct ChoiceArgs {
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Method of choosing the plan [default: check; `analyze` predicts]
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, value_name = "METHOD")]
     pub(super) tuning: Option<How>,
     /// Approximate time limit of a timing run, in seconds [default: 3]
-    #[arg(long, value_name = "S", alias = "race-seconds", value_parser = parse_seconds)]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
     calibration_seconds: Option<f64>,
     /// Calibrate with cold caches, as for products between other work
     #[arg(long)]

@@ -1,4 +1,5 @@
-//! The `sparseop` program: one file for each subcommand, and shared code.
+//! Program `sparseop` of auto-tuned sparse matrix–vector products (SpMV): one file for each
+//! subcommand, and shared code.
 //!
 //! A library, so that packages for other languages can bring the program along; [`run`] is all of
 //! it.

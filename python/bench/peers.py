@@ -98,18 +98,18 @@ def timed(call, wait, calls):
     return (time.perf_counter() - begin) / calls
 
 
-def compare(contestants, wait, rounds, seconds=0.02):
+def compare(candidates, wait, rounds, seconds=0.02):
     """Median seconds of each, measured in turns."""
     calls = {}
-    for name, call in contestants.items():
+    for name, call in candidates.items():
         call()
         one = min(timed(call, wait, 1) for _ in range(3))
         calls[name] = max(1, min(2000, int(seconds / one)))
-    times = {name: [] for name in contestants}
+    times = {name: [] for name in candidates}
     for number in range(rounds):
-        order = list(contestants) if number % 2 == 0 else list(contestants)[::-1]
+        order = list(candidates) if number % 2 == 0 else list(candidates)[::-1]
         for name in order:
-            times[name].append(timed(contestants[name], wait, calls[name]))
+            times[name].append(timed(candidates[name], wait, calls[name]))
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -32,7 +32,7 @@ pub(crate) struct SliceSums {
     /// Slots, padding included.
     pub(crate) slots: u64,
     /// Masked slots: slots in which not every lane has an entry.
-    pub(crate) guarded: u64,
+    pub(crate) masked_slots: u64,
     /// Slots of the largest slice.
     pub(crate) largest: u64,
 }
@@ -116,7 +116,7 @@ impl SliceSums {
             let full = if slice.len() == c { least } else { 0 };
             let width = u64::from(most) * c as u64;
             sums.slots += width;
-            sums.guarded += width - u64::from(full) * c as u64;
+            sums.masked_slots += width - u64::from(full) * c as u64;
             sums.largest = sums.largest.max(width);
         }
         sums
@@ -126,7 +126,7 @@ impl SliceSums {
     pub(crate) fn merge(self, other: Self) -> Self {
         Self {
             slots: self.slots + other.slots,
-            guarded: self.guarded + other.guarded,
+            masked_slots: self.masked_slots + other.masked_slots,
             largest: self.largest.max(other.largest),
         }
     }
@@ -216,7 +216,7 @@ impl Window {
             width += beyond(self.long[0]);
         }
         sums.slots += widths * c as u64;
-        sums.guarded += ragged * c as u64;
+        sums.masked_slots += ragged * c as u64;
         sums.largest = sums.largest.max(width * c as u64);
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let mut lengths = vec![2; 18];
         lengths[17] = 300;
         let (slices, _) = measured(&lengths, SortedSlices::add);
-        let sums = |slots, guarded, largest| SliceSums { slots, guarded, largest };
+        let sums = |slots, masked_slots, largest| SliceSums { slots, masked_slots, largest };
         assert_eq!(slices.with(32, 1), Some(sums(32 * 300, 32 * 300, 32 * 300)));
         assert_eq!(slices.with(16, 128), Some(sums(16 * 302, 16 * 300, 16 * 300)));
         assert_eq!(slices.with(32, 128), Some(sums(32 * 300, 32 * 300, 32 * 300)));

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_stays() {
+    fn display_states_the_resident_share() {
         let text = |megabytes: u64| Residency::of_bytes(megabytes * 1_000_000, 0, H200).to_string();
         assert_eq!(text(20), "a product touches 20.0 MB, the L2 holds 63: all stays");
         assert!(

@@ -183,7 +183,7 @@ fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
 pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     let zeros = |m, n| CsrMatrix::zeros(m, n).unwrap();
     let mut all = vec![
-        ("the chapter's matrix", super::chapter::matrix()),
+        ("the matrix of Kirk & Hwu", super::chapter::matrix()),
         ("the exercise's matrix", super::chapter::exercise()),
         ("0 x 0", zeros(0, 0)),
         ("0 x 5", zeros(0, 5)),

@@ -374,22 +374,22 @@ mod tests {
     }
 
     #[test]
-    fn rows_kept_apart_are_predicted_by_the_kernel_without_them_where_they_were_not_measured() {
+    fn unmeasured_kernels_of_long_rows_fall_back_to_those_without() {
         let plan: Plan = "psell(sigma:512,split:64)".parse().unwrap();
-        let (whole, apart) = ("psell.sorted", plan.kernel(Target::Gpu));
-        assert_eq!(apart, "psell.sorted.split");
+        let (whole, split) = ("psell.sorted", plan.kernel(Target::Gpu));
+        assert_eq!(split, "psell.sorted.split");
         let of = |slot| Coefficients { slot, ..Coefficients::default() };
         let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
         let mut set = |kernels: &[(&str, f64)]| {
             let kernels = kernels.iter().map(|&(name, slot)| (name.to_owned(), of(slot))).collect();
             profile.coefficients = BTreeMap::from([(ScalarKind::F32, kernels)]);
-            profile.of_kernel(ScalarKind::F32, apart).map(|(name, c)| (name.to_owned(), c.slot))
+            profile.of_kernel(ScalarKind::F32, split).map(|(name, c)| (name.to_owned(), c.slot))
         };
-        assert_eq!(set(&[(whole, 1.0), (apart, 2.0)]), Some((apart.to_owned(), 2.0)));
+        assert_eq!(set(&[(whole, 1.0), (split, 2.0)]), Some((split.to_owned(), 2.0)));
         assert_eq!(set(&[(whole, 1.0)]), Some((whole.to_owned(), 1.0)));
         assert_eq!(set(&[("psell", 1.0)]), None);
         assert_eq!(set(&[]), None);
-        assert_eq!(set(&[(apart, 2.0)]), Some((apart.to_owned(), 2.0)));
+        assert_eq!(set(&[(split, 2.0)]), Some((split.to_owned(), 2.0)));
         // In the other direction there is no substitute.
         assert_eq!(profile.coefficients(ScalarKind::F32, whole), None);
     }
@@ -400,14 +400,14 @@ mod tests {
         for (values, wide) in [("f16", "psell"), ("bf16,group:4", "psell.v4")] {
             let plan: Plan = format!("psell(sigma:1,values:{values})").parse().unwrap();
             let own = plan.kernel(Target::Gpu);
-            let apart = plan
+            let split = plan
                 .to_string()
                 .replace(')', ",split:60)")
                 .parse::<Plan>()
                 .unwrap()
                 .kernel(Target::Gpu);
-            let wide_apart = format!("{wide}.split");
-            assert_eq!(apart, format!("{own}.split"));
+            let wide_split = format!("{wide}.split");
+            assert_eq!(split, format!("{own}.split"));
             let mut found = |kernels: &[&str], kernel: &str| {
                 let kernels = kernels
                     .iter()
@@ -418,9 +418,9 @@ mod tests {
             };
             assert_eq!(found(&[wide, own], own).as_deref(), Some(own));
             assert_eq!(found(&[wide, "sell"], own).as_deref(), Some(wide));
-            assert_eq!(found(&[wide, &wide_apart, own], apart).as_deref(), Some(own));
-            assert_eq!(found(&[wide, &wide_apart], apart).as_deref(), Some(&*wide_apart));
-            assert_eq!(found(&[wide], apart).as_deref(), Some(wide));
+            assert_eq!(found(&[wide, &wide_split, own], split).as_deref(), Some(own));
+            assert_eq!(found(&[wide, &wide_split], split).as_deref(), Some(&*wide_split));
+            assert_eq!(found(&[wide], split).as_deref(), Some(wide));
             assert_eq!(found(&[own], wide), None);
         }
     }

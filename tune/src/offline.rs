@@ -104,8 +104,8 @@ impl Measured {
             let times = [run.product, run.prepare];
             !(times.iter().all(|t| t.is_finite() && *t >= 0.0) && run.product > 0.0)
         };
-        if features.iter().any(|fact| !(fact.is_finite() && *fact >= 0.0)) {
-            return Some(format!("a fact of `{}` is not finite or negative", self.matrix));
+        if features.iter().any(|feature| !(feature.is_finite() && *feature >= 0.0)) {
+            return Some(format!("a feature of `{}` is negative or not finite", self.matrix));
         }
         let run = self.runs.iter().find(|run| wrong(run))?;
         Some(format!("the time of {} on `{}` cannot be", run.plan, self.matrix))

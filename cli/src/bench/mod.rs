@@ -38,7 +38,7 @@ use task::{CacheArg, LayoutArg, MultivectorShape};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
-psell(sigma:512), jds(sections:auto), hyb(width:auto), coo. `auto` is the plan that is chosen by
+psell(sigma:512), jds(sections:auto), hyb(width:auto), dia, coo, tiles, blocked. `auto` is the plan that is chosen by
 default, predicted and checked with a few products; `predicted` that of the prediction alone,
 `calibrated` the winner of a timing run of the shortlist, `all` every plan that may be chosen for
 the matrix, `every` the excluded ones too.
@@ -188,7 +188,7 @@ fn bench<T: Peers>(
     };
     let before = noise::others();
     let runs = compare(&entered, console)?;
-    let crowd = noise::crowd([before, noise::others()], device.spec().threads);
+    let contention = noise::contention([before, noise::others()], device.spec().threads);
     for (i, run) in runs.iter().enumerate() {
         // A candidate of many that is too large is not reported; a plan asked for by name is.
         let expected = plans.get(i).is_none_or(|(_, by_name)| !by_name) && run.is_refused();
@@ -214,8 +214,8 @@ fn bench<T: Peers>(
         prepare_us,
         runs,
     };
-    let crowd = crowd.filter(|_| device == Device::Cpu);
-    let mut busy = noise::spread(&report.runs).or(crowd);
+    let contention = contention.filter(|_| device == Device::Cpu);
+    let mut busy = noise::spread(&report.runs).or(contention);
     if let Some(page) = page {
         let mut matrix = page::matrix(&report, &entered, &decision, words, source)?;
         busy = busy.or_else(|| noise::slow_copy(&decision, matrix.bandwidth));

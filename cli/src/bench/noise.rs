@@ -54,7 +54,7 @@ fn counts(load: &str, processors: &str) -> Option<(usize, usize)> {
 
 /// Describes other tasks that ran before and after the measurement of products on `threads`
 /// threads, if there are not enough processors for all.
-pub(super) fn crowd(samples: [Option<(usize, usize)>; 2], threads: usize) -> Option<String> {
+pub(super) fn contention(samples: [Option<(usize, usize)>; 2], threads: usize) -> Option<String> {
     let [(before, processors), (after, _)] = samples.map(|sample| sample.unwrap_or_default());
     let others = before.min(after);
     (others > 0 && others + threads > processors).then(|| {
@@ -122,14 +122,14 @@ mod tests {
         let stat = "cpu  1 2\ncpu0 1 2\ncpu1 1 2\nintr 3\n";
         assert_eq!(counts("0.5 0.4 0.3 3/120 999\n", stat), Some((2, 2)));
         assert_eq!(counts("nonsense", stat), None);
-        let said = crowd([Some((2, 2)), Some((1, 2))], 2).unwrap();
+        let said = contention([Some((2, 2)), Some((1, 2))], 2).unwrap();
         assert_eq!(
             said,
             "this machine is busy: 1 task runs beside 2 threads of products, on 2 processors"
         );
-        assert_eq!(crowd([Some((2, 8)), Some((2, 8))], 2), None, "room for all");
-        assert_eq!(crowd([Some((2, 2)), Some((0, 2))], 2), None, "not all the time");
-        assert_eq!(crowd([None, None], 2), None);
+        assert_eq!(contention([Some((2, 8)), Some((2, 8))], 2), None, "room for all");
+        assert_eq!(contention([Some((2, 2)), Some((0, 2))], 2), None, "not all the time");
+        assert_eq!(contention([None, None], 2), None);
     }
 
     #[test]

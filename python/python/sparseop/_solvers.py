@@ -27,8 +27,8 @@ class SolveInfo(int):
     (5, 'max-iterations', 5, 6)
     """
 
-    def __new__(cls, told):
-        outcome, advice, iterations, residual, history, restarts, seconds = told
+    def __new__(cls, report):
+        outcome, advice, iterations, residual, history, restarts, seconds = report
         number = {"converged": 0, "max-iterations": max(iterations, 1)}.get(outcome, -1)
         self = super().__new__(cls, number)
         self.outcome = outcome
@@ -97,11 +97,11 @@ def solve(method, op, b, x0, rtol, maxiter, M, callback, copy, restart=30):
     if root(b) == "torch":
         b = b.detach()
     x, finish = start(b, x0)
-    told = solve_arrays(
+    report = solve_arrays(
         op, b, x, method, restart, rtol, maxiter, M == "jacobi", listener(callback), staged
     )
     x = x if finish is None else finish(x)
-    return (x if b is given else restored(x, given)), SolveInfo(told)
+    return (x if b is given else restored(x, given)), SolveInfo(report)
 
 
 def pagerank(A, damping, rtol, maxiter, device, callback):
@@ -115,7 +115,7 @@ def pagerank(A, damping, rtol, maxiter, device, callback):
         device = "cuda" if on_gpu else "cpu"
     if device != "cpu":
         prepare()
-    ranks, told = rank_arrays(
+    ranks, report = rank_arrays(
         shape,
         [to_host(array) for array in arrays],
         {"device": device},
@@ -128,4 +128,4 @@ def pagerank(A, damping, rtol, maxiter, device, callback):
         import torch
 
         ranks = torch.from_numpy(ranks)
-    return restored(ranks, values), SolveInfo(told)
+    return restored(ranks, values), SolveInfo(report)

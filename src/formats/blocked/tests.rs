@@ -184,7 +184,7 @@ fn a_huge_row_and_many_panels() {
 }
 
 #[test]
-fn what_no_entry_meets_reaches_no_sum() {
+fn elements_without_entries_reach_no_sum() {
     // The first column of every window, and the first that is not hot: only padding refers to them.
     let cols: Vec<u32> = (0..900).map(|k| k * 7 % 600 / 6 * 6 + 1).collect();
     let row_ptr = (0..=30).map(|row| 30 * row).collect();

@@ -16,7 +16,7 @@
 //! a `tail` the entries past a length are stored in COO by their own row.
 //!
 //! A GPU multiplies all sections in one launch or, with `launch:each`, every section in one of its
-//! own, as the chapter does. On the CPU both are the same.
+//! own, as Kirk & Hwu do. On the CPU both are the same.
 //!
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively
 //! Parallel Processors*, chapter "Sparse Matrix Computation" (sections). The section boundaries are
@@ -101,17 +101,17 @@ impl Format for Jds {
         let (histogram, cut) = plan.cut(&analysis.rows.histogram);
         let tail = analysis.rows.histogram.entries_beyond(cut);
         let width = histogram.classes().last().map_or(0, |c| c.0);
-        let (slots, guarded, groups, table) = match plan.layout {
+        let (slots, masked_slots, groups, table) = match plan.layout {
             JdsLayout::Diagonals => {
                 (histogram.entries_beyond(0), 0, u64::from(width), (u64::from(width) + 1) * 8)
             }
             JdsLayout::Sections(split, _) => {
                 let sections = split.sections(&histogram);
-                let guarded =
+                let masked_slots =
                     |s: &Section| ((s.width - s.full) as u64).saturating_mul(s.rows as u64);
                 let table = size_of_val(&*sections) as u64;
                 let slots = sections.last().map_or(0, Section::slots_end);
-                (slots, sections.iter().map(guarded).sum(), sections.len() as u64, table)
+                (slots, sections.iter().map(masked_slots).sum(), sections.len() as u64, table)
             }
         };
         let sections = match plan.layout {
@@ -124,7 +124,7 @@ impl Format for Jds {
             vector_bytes: vector_bytes(analysis, scalar),
             slots,
             gathered: super::gathered(slots, analysis.structure.shifted),
-            masked_slots: guarded,
+            masked_slots,
             strided_slots: histogram.entries_beyond(super::STREAMS),
             tail,
             rows: nrows,

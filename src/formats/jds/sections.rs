@@ -47,7 +47,7 @@ const METHODS: &[(&str, BoundaryMethod)] = &[
     ("lengths", BoundaryMethod::EqualLengths),
 ];
 
-/// Default number of sections of the simple splits: the chapter's examples have a handful.
+/// Default number of sections of the simple splits: the examples of Kirk & Hwu have a handful.
 const DEFAULT_SECTIONS: u32 = 8;
 
 impl Default for Split {

@@ -305,7 +305,7 @@ mod tests {
             (16 + 64, 3, 1)
         );
         assert_eq!(packing.sorted.entries_by_kind, [0, 64, 32, 0]);
-        assert_eq!((packing.natural.guarded, packing.split), (0, Packing::MAX_SPLIT));
+        assert_eq!((packing.natural.masked_slots, packing.split), (0, Packing::MAX_SPLIT));
     }
 
     #[test]

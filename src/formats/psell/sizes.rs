@@ -18,7 +18,7 @@ pub(crate) struct SliceSizes {
     /// Bytes of values of 1, 2, 4 and 8 bytes each, with the padding between slices.
     pub(crate) value_bytes: [u64; VALUE_SIZES.len()],
     /// Lanes of slots that some lanes lack.
-    pub(crate) guarded: u64,
+    pub(crate) masked_slots: u64,
     /// Largest number of slots of a slice.
     pub(crate) depth: u64,
 }
@@ -47,7 +47,7 @@ impl SliceSizes {
         for (bytes, size) in self.value_bytes.iter_mut().zip(VALUE_SIZES) {
             *bytes += padded(encoded.entries as usize * size) as u64;
         }
-        self.guarded += ((shape.width - shape.full) * shape.run * LANES) as u64;
+        self.masked_slots += ((shape.width - shape.full) * shape.run * LANES) as u64;
         self.depth = self.depth.max((shape.width * shape.run) as u64);
     }
 
@@ -100,7 +100,7 @@ impl SliceSizes {
             entries_by_kind: self.entries_by_kind.map(scaled),
             index_bytes: scaled(self.index_bytes),
             value_bytes: self.value_bytes.map(scaled),
-            guarded: scaled(self.guarded),
+            masked_slots: scaled(self.masked_slots),
             ..self
         }
     }

@@ -43,7 +43,7 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
         vector_bytes: vector_bytes(analysis, scalar),
         slots: sizes.entries,
         gathered: sizes.entries - sizes.entries_by_kind[0],
-        masked_slots: sizes.guarded,
+        masked_slots: sizes.masked_slots,
         tail: rows.nnz - rows.histogram.entries_up_to(packing.split),
         decoded: if coded { rows.nnz } else { 0 },
         rows: nrows,

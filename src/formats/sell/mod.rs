@@ -180,7 +180,7 @@ impl Format for Sell {
 
     fn work(plan: &SellPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let nrows = analysis.rows.nrows;
-        let SliceSums { slots, guarded, largest } = plan.slice_sums(analysis);
+        let SliceSums { slots, masked_slots, largest } = plan.slice_sums(analysis);
         let slices = nrows.div_ceil(plan.c as usize) as u64;
         let perm = if plan.sigma > 1 { nrows as u64 * 4 } else { 0 };
         Work {
@@ -189,7 +189,7 @@ impl Format for Sell {
             vector_bytes: vector_bytes(analysis, scalar),
             slots,
             gathered: super::gathered(slots, analysis.structure.shifted),
-            masked_slots: guarded,
+            masked_slots,
             rows: nrows as u64,
             scattered: super::scattered(nrows as u64, u64::from(plan.sigma)),
             groups: slices,

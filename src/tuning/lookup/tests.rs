@@ -59,7 +59,7 @@ fn the_best_fit_wins() {
 }
 
 #[test]
-fn old_kernels_are_the_last_resort_and_said() {
+fn profiles_of_old_kernels_rank_last_with_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let old = Profile { kernels: "old".to_owned(), ..measured(here()) };
     let path = keep(&folder, "old.ron", &old);

@@ -68,7 +68,7 @@ impl<T: Scalar> Spmm<T> {
 impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
     unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error> {
         let Self { matrix, kernels, sums, done, window } = self;
-        if let Some(window) = window.as_ref().filter(|window| window.takes(&vectors)) {
+        if let Some(window) = window.as_ref().filter(|window| window.supports(&vectors)) {
             // A graph owns the memory it uses.
             if queue.records() {
                 queue.keep(window.clone());

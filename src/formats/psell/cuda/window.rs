@@ -136,7 +136,7 @@ impl<'a> SharedSlots<'a> {
 }
 
 /// True if the kernel supports slices of this shape.
-fn is_passable(shape: Shape) -> bool {
+fn is_eligible(shape: Shape) -> bool {
     shape.kind == Kind::Diagonal && shape.width <= SLOTS
 }
 
@@ -174,9 +174,10 @@ impl WindowLayout {
         for slots in distinct.values() {
             let mut before = None;
             for (at, &delta) in (slots.full.0..).zip(slots.full.1) {
-                let chained = before.is_some_and(|before: u32| before.wrapping_add(1) == delta);
-                places[at] =
-                    place(&starts, delta.cast_signed()) | if chained { REUSES_COLUMN } else { 0 };
+                let reuses_column =
+                    before.is_some_and(|before: u32| before.wrapping_add(1) == delta);
+                places[at] = place(&starts, delta.cast_signed())
+                    | if reuses_column { REUSES_COLUMN } else { 0 };
                 before = Some(delta);
             }
             for (at, &delta) in (slots.partial.0..).zip(slots.partial.1) {
@@ -219,7 +220,7 @@ fn bands(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Buffer
 /// equal distances and advance at the same rate. A column that one block loads for a band is loaded
 /// by another block for the next band; the time between the two loads is proportional to the
 /// remainder of the distance of the bands modulo the rows of a block.
-fn meets(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
+fn stays_in_cache(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
     let rows = (headers.len() * LANES / blocks.max(1) as usize).max(1);
     let values: usize = headers.iter().map(|header| header.base as usize).sum();
     let bytes = values + headers.len() * LANES * 2 * COLUMN;
@@ -249,7 +250,7 @@ impl SlidingWindow {
         {
             return Ok(None);
         }
-        if headers.is_empty() || !headers.iter().all(|header| is_passable(header.shape())) {
+        if headers.is_empty() || !headers.iter().all(|header| is_eligible(header.shape())) {
             return Ok(None);
         }
         let kernel =
@@ -267,7 +268,8 @@ impl SlidingWindow {
         };
         let WindowLayout { headers, index, starts, buffers, most } = layout;
         let blocks = gpu.resident_blocks(kernel, buffers.threads(), buffers.bytes(most) as u32)?;
-        if headers.len() < blocks as usize * buffers.consumers || !meets(&headers, &starts, blocks)
+        if headers.len() < blocks as usize * buffers.consumers
+            || !stays_in_cache(&headers, &starts, blocks)
         {
             return Ok(None);
         }
@@ -277,7 +279,7 @@ impl SlidingWindow {
     }
 
     /// True if the kernel supports the number of vectors: more than one unit, at most two.
-    pub(super) fn takes<T: Scalar>(&self, vectors: &DeviceVectors<T>) -> bool {
+    pub(super) fn supports<T: Scalar>(&self, vectors: &DeviceVectors<T>) -> bool {
         let unit = COLUMN / 2 / size_of::<T>();
         vectors.unit() == Some(unit) && (unit + 1..=2 * unit).contains(&vectors.count)
     }
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_have_room_for_what_is_read() {
+    fn ring_buffers_hold_every_column_read() {
         let (_, buffers) = bands(&[-129, 129], 27 * 128, SHARED).unwrap();
         assert_eq!((buffers.half(), buffers.threads()), ((272 + 2 * 14 * 32) / 2, 512));
         assert_eq!(buffers.bytes(3456), 2 * (584 + 16) * 32 + 14 * (2 * 3456 + 512));
@@ -409,18 +411,22 @@ mod tests {
 
     #[test]
     fn columns_have_to_be_in_the_cache_when_they_are_needed_again() {
-        let meets = |n: usize, blocks| {
+        let of_grid = |n: usize, blocks| {
             let header = Header { value_at: 0, index_at: 0, base: 27 * 128, shape: 0 };
             let (line, plane) = (n as i32, (n * n) as i32);
-            meets(&vec![header; n * n * n / 32], &[-plane - line, -line, plane - line], blocks)
+            stays_in_cache(
+                &vec![header; n * n * n / 32],
+                &[-plane - line, -line, plane - line],
+                blocks,
+            )
         };
-        assert!(meets(128, 132), "a block is at what another needs 497 rows later");
-        assert!(!meets(160, 132), "blocks are 31030 rows apart, planes 25600");
-        assert!(meets(160, 160) && meets(80, 132));
+        assert!(of_grid(128, 132), "a block is at what another needs 497 rows later");
+        assert!(!of_grid(160, 132), "blocks are 31030 rows apart, planes 25600");
+        assert!(of_grid(160, 160) && of_grid(80, 132));
     }
 
     #[test]
-    fn what_shares_no_columns_is_left_to_others() {
+    fn unsuitable_diagonals_get_no_window() {
         let layout = |deltas: &[i64]| {
             let a = packed(4000, deltas);
             WindowLayout::of(&a.headers, &a.index, 4, SHARED)
@@ -431,7 +437,7 @@ mod tests {
         let wide: Vec<i64> = (0..33).collect();
         let shapes = |deltas: &[i64]| packed(4000, deltas).headers[9].shape();
         assert!(
-            is_passable(shapes(&wide[..32])) && !is_passable(shapes(&wide)),
+            is_eligible(shapes(&wide[..32])) && !is_eligible(shapes(&wide)),
             "a lane for every slot"
         );
     }
