@@ -33,11 +33,12 @@ pub(crate) fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 ///
 /// # Errors
 ///
-/// If a value is not a number that C++ reads alike.
+/// If a value is not an expression of numbers and earlier constants that C++ reads alike.
 pub(crate) fn header(sources: &[(String, String)]) -> Result<String, String> {
     let mut text = "#pragma once\n".to_owned();
     for (namespace, source) in sources {
         text += &format!("namespace {namespace} {{\n");
+        let mut names = Vec::new();
         for line in source.lines() {
             let Some((_, constant)) = line.split_once("const ") else { continue };
             let parts = constant.strip_suffix(';').and_then(|c| c.split_once(" = "));
@@ -47,14 +48,18 @@ pub(crate) fn header(sources: &[(String, String)]) -> Result<String, String> {
                 "u16::MAX" => "0xFFFF".to_owned(),
                 "u32::MAX" => "0xFFFFFFFF".to_owned(),
                 // Shifted without a sign.
+                _ if value.contains(char::is_uppercase) => value.replace("1 <<", "1u <<"),
                 _ => value.replace('_', "").replace("1 <<", "1u <<"),
             };
-            let known = |c: char| c.is_ascii_hexdigit() || "xu <+*-()".contains(c);
-            let is_number =
-                value.starts_with(|c: char| c.is_ascii_digit()) && value.chars().all(known);
+            let known = |word: &str| {
+                let digits = word.strip_prefix("0x").unwrap_or(word.trim_end_matches('u'));
+                names.contains(&word) || digits.chars().all(|c| c.is_ascii_hexdigit())
+            };
+            let is_number = value.split(|c: char| " <+*-()".contains(c)).all(known);
             if !is_number || !["u16", "u32", "u64", "usize"].contains(&kind) {
                 return Err(format!("`{line}` has no number that kernels can have"));
             }
+            names.push(name);
             // Kernels count in 32 bits.
             text += &format!("[[maybe_unused]] constexpr unsigned int {name} = {value};\n");
         }

@@ -5,12 +5,10 @@
 #include "common.cuh"
 
 using namespace coo;
+using formats::NONE;
 
 // Number of consecutive entries that a thread sums.
 constexpr u32 RUN = CHUNK / BLOCK;
-
-// Marks a missing row: matrices have fewer rows.
-constexpr u32 NONE = 0xFFFFFFFF;
 
 // Position of entry i of a chunk in shared memory. The padding avoids bank conflicts between runs.
 __device__ __forceinline__ u32 spread(u32 i) { return i + i / RUN; }

@@ -5,7 +5,6 @@
 #pragma once
 
 // Maximum number of entries of a row in a slice.
-constexpr u32 MAX_WIDTH = (1 << WIDTH_BITS) - 1;
 
 // Rows of the slices: in the order of `perm`, or in their own order if it is null. Rows with more
 // than `limit` entries are long rows, which are empty in their slices.
@@ -90,7 +89,7 @@ __device__ __forceinline__ Before block_scan(u64 value) {
 // Values of a dictionary: `ValueSet` in src/analysis/value_set.rs, `Dictionary` in
 // src/formats/encoded.rs.
 using analysis::DICTIONARY;
-constexpr u32 VALUE_SLOTS = 4 * DICTIONARY;
+using analysis::VALUE_SLOTS;
 
 __device__ __forceinline__ u32 value_slot(u64 bits) { return u32(bits * 0x9e3779b97f4a7c15ull >> 54); }
 

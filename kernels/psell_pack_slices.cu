@@ -9,9 +9,6 @@
 // Zero marks free positions of the table.
 __device__ __forceinline__ u64 table_key(u64 hash) { return hash == 0 ? 1 : hash; }
 
-// Results for the host: words of `Found` in src/formats/psell/pack/mod.rs.
-enum { FOUND_RELATIVE = 5, FOUND_WRONG = 6, FOUND_PARTS = 7 };
-
 // Chooses the encoding of every slice, as `Chooser` in src/formats/psell/index.rs, and for diagonal ones
 // computes a hash that slices with equal slots share. `skip` gets the mask of lanes with long rows.
 // Wide slices are only cut into `parts`.

@@ -17,10 +17,6 @@
 
 typedef long long i64;
 
-// Halo: the first positions of the buffer are repeated after its end, so that reads of a warp never
-// wrap around.
-[[maybe_unused]] constexpr u32 HALO = WARP / 2;
-
 // Bytes of a warp's slot table: a slice has at most one slot per lane.
 [[maybe_unused]] constexpr u32 TABLE = WARP * SLOT_BYTES;
 

@@ -11,8 +11,6 @@ OVERLAPPING
 
 using namespace fused;
 
-enum Op : u32 { ADD, SUB, MUL, DIV, SQRT, PUSH, STOP_AT_MOST, STOP_UNLESS_ABOVE, STOP_UNLESS_FINITE };
-
 // Term of a sum for `out`, an element of the result: none, its product with itself, with another
 // vector or with its scaled self, or its absolute change.
 enum Partner : u32 { NO_PARTNER, ITSELF, OTHER, SCALED, CHANGE };
@@ -77,7 +75,8 @@ __device__ __forceinline__ void run_scalar_program(const u64 *code, u32 len, dou
         double a = window[u32(word >> 32) & 0xFFFF], b = window[u32(word >> 48)];
         double result = 0;
         bool stops = false;
-        switch (Op(word & 0xFF)) {
+        u32 operation = word & 0xFF;
+        switch (operation) {
             case ADD: result = a + b; break;
             case SUB: result = a - b; break;
             case MUL: result = a * b; break;
@@ -88,7 +87,7 @@ __device__ __forceinline__ void run_scalar_program(const u64 *code, u32 len, dou
             case STOP_UNLESS_ABOVE: stops = !(a > b); break;
             case STOP_UNLESS_FINITE: stops = !(a - a == 0); break;
         }
-        if (Op(word & 0xFF) >= STOP_AT_MOST) {
+        if (operation >= STOP_AT_MOST) {
             if (!stops) continue;
             registers[STATUS] = to;
             return;

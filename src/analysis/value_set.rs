@@ -1,6 +1,6 @@
 //! The distinct values of a matrix, by their bits.
 
-pub(crate) use super::constants::DICTIONARY;
+pub(crate) use super::constants::{DICTIONARY, VALUE_SLOTS as SLOTS};
 use crate::{Scalar, parallel};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,10 +11,6 @@ const CHUNK: usize = 1 << 14;
 /// Smallest number of chunks per thread: some 100 µs, the time to wake a thread pool and to wait
 /// for it. Fewer than 2¹⁹ values are not shared among threads.
 const TOGETHER: usize = (1 << 18) / CHUNK + 1;
-
-/// Slots of a hash table of values: four times the limit, so that a search seldom meets a second
-/// key. A power of two.
-pub(crate) const SLOTS: usize = 4 * DICTIONARY;
 
 /// 2⁶⁴ over the golden ratio: multiplying by it spreads keys over the upper bits (Knuth, TAOCP
 /// 3, 6.4).

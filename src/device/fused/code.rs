@@ -1,6 +1,8 @@
 //! Programs that compute scalars from sums without the host.
 
-use super::constants::MAX_CODE;
+use super::constants::{
+    ADD, DIV, MAX_CODE, MUL, PUSH, SQRT, STOP_AT_MOST, STOP_UNLESS_ABOVE, STOP_UNLESS_FINITE, SUB,
+};
 pub use super::constants::{RING, STATUS, WINDOW};
 use crate::Error;
 
@@ -97,18 +99,18 @@ impl Instruction {
         )
     }
 
-    /// Opcode, as in kernels/vector.cu, and operands.
-    fn parts(self) -> (u8, u16, u16, u16) {
+    /// Opcode and operands.
+    fn parts(self) -> (u16, u16, u16, u16) {
         match self {
-            Self::Add(to, a, b) => (0, to, a, b),
-            Self::Sub(to, a, b) => (1, to, a, b),
-            Self::Mul(to, a, b) => (2, to, a, b),
-            Self::Div(to, a, b) => (3, to, a, b),
-            Self::Sqrt(to, a) => (4, to, a, 0),
-            Self::Push(to, a, b) => (5, to, a, b),
-            Self::StopAtMost(code, a, b) => (6, code, a, b),
-            Self::StopUnlessAbove(code, a, b) => (7, code, a, b),
-            Self::StopUnlessFinite(code, a) => (8, code, a, 0),
+            Self::Add(to, a, b) => (ADD, to, a, b),
+            Self::Sub(to, a, b) => (SUB, to, a, b),
+            Self::Mul(to, a, b) => (MUL, to, a, b),
+            Self::Div(to, a, b) => (DIV, to, a, b),
+            Self::Sqrt(to, a) => (SQRT, to, a, 0),
+            Self::Push(to, a, b) => (PUSH, to, a, b),
+            Self::StopAtMost(code, a, b) => (STOP_AT_MOST, code, a, b),
+            Self::StopUnlessAbove(code, a, b) => (STOP_UNLESS_ABOVE, code, a, b),
+            Self::StopUnlessFinite(code, a) => (STOP_UNLESS_FINITE, code, a, 0),
         }
     }
 

@@ -23,3 +23,14 @@ pub(super) const ABSENT: u64 = 0xFFFF;
 pub(super) const DOTS_BLOCKS: usize = 4;
 pub(super) const COMBINE_BLOCKS: usize = 3;
 pub(super) const STEP_BLOCKS: usize = 4;
+
+/// Opcodes of instructions. Those from [`STOP_AT_MOST`] on stop the passes.
+pub(super) const ADD: u16 = 0;
+pub(super) const SUB: u16 = 1;
+pub(super) const MUL: u16 = 2;
+pub(super) const DIV: u16 = 3;
+pub(super) const SQRT: u16 = 4;
+pub(super) const PUSH: u16 = 5;
+pub(super) const STOP_AT_MOST: u16 = 6;
+pub(super) const STOP_UNLESS_ABOVE: u16 = 7;
+pub(super) const STOP_UNLESS_FINITE: u16 = 8;

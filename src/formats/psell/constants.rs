@@ -7,6 +7,10 @@ pub(crate) const UNIT: usize = 16;
 /// Bits of a width in a header's `shape`.
 pub(crate) const WIDTH_BITS: u32 = 14;
 
+/// Largest number of slots or steps of a slice, and of entries of its rows: the range of
+/// [`WIDTH_BITS`] bits.
+pub(crate) const MAX_WIDTH: u32 = (1 << WIDTH_BITS) - 1;
+
 /// Largest number of slots of a diagonal slice per entry of its longest row: with more, most lanes
 /// would idle.
 pub(crate) const DIAGONAL_SLOTS: usize = 2;
@@ -16,6 +20,11 @@ pub(crate) const PIECE: u64 = 512;
 
 /// Entries of a row in a part of a wide slice, a multiple of the run lengths.
 pub(crate) const PART: usize = 192;
+
+/// Packing on a GPU: positions of words of `PackingCounts`.
+pub(crate) const FOUND_RELATIVE: usize = 5;
+pub(crate) const FOUND_WRONG: usize = 6;
+pub(crate) const FOUND_PARTS: usize = 7;
 
 /// Rows that a block sorts in shared memory.
 pub(crate) const SORTED: usize = 8192;
@@ -40,6 +49,10 @@ pub(crate) const DEPTH: usize = 2;
 
 /// Units of a column in a ring buffer.
 pub(crate) const UNITS: usize = 2;
+
+/// Halo: the first columns of a ring buffer, repeated after its end, so that reads of a warp, half a
+/// column per lane, never wrap around.
+pub(crate) const HALO: usize = 16;
 
 /// Bytes that a warp stores for a slot.
 pub(crate) const SLOT_BYTES: usize = 16;

@@ -1,15 +1,11 @@
 //! Encodings of the columns of a slice: kinds, sizes, and the choice for a slice.
 
-pub(crate) use super::constants::UNIT;
 use super::constants::{DIAGONAL_SLOTS, WIDTH_BITS};
+pub(crate) use super::constants::{MAX_WIDTH, UNIT};
 use std::hash::{Hash, Hasher};
 
 /// Rows per slice: the lanes of a warp.
 pub(crate) const LANES: usize = 32;
-
-/// Largest number of slots or steps of a slice, and of entries of its rows: the range of
-/// [`WIDTH_BITS`] bits.
-pub(crate) const MAX_WIDTH: u32 = (1 << WIDTH_BITS) - 1;
 
 /// Lengths of runs that are detected, longest first.
 const RUNS: [usize; 2] = [3, 2];

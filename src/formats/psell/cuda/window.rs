@@ -15,7 +15,9 @@
 //! last row, and those of the next step.
 
 use super::super::Header;
-use super::super::constants::{CONSUMERS, DEPTH, PRODUCERS, REUSES_COLUMN, SLOT_BYTES, UNITS};
+use super::super::constants::{
+    CONSUMERS, DEPTH, HALO, PRODUCERS, REUSES_COLUMN, SLOT_BYTES, UNITS,
+};
 use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
 use super::{DevicePsell, DeviceValues};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Queue, kernels};
@@ -29,8 +31,7 @@ const COLUMN: usize = UNITS * 16;
 /// Smallest number of consumer warps of a block.
 const FEWEST: usize = 6;
 
-/// Halo: places behind the end of a ring buffer that repeat its beginning.
-const HALO: usize = LANES / 2;
+const _: () = assert!(HALO == LANES / 2);
 
 /// Largest number of slots of a slice.
 const SLOTS: usize = LANES;

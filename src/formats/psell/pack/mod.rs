@@ -15,6 +15,7 @@ mod slices;
 mod values;
 mod wide;
 
+use super::constants::{FOUND_PARTS, FOUND_RELATIVE, FOUND_WRONG};
 use super::cuda::{DevicePsell, PsellBuffers};
 use super::index::{LANES, UNIT};
 use super::order::Order;
@@ -23,6 +24,7 @@ use crate::device::{Buffer, Ptr};
 use crate::formats::CsrSource;
 use crate::{Error, Scalar};
 use memory::WorkingMemory;
+use std::mem::offset_of;
 use wide::Chosen;
 
 /// Packs a matrix in GPU memory. `None` if the host has to pack it, because it is too large for the
@@ -78,6 +80,12 @@ struct PackingCounts {
     /// Number of parts of wide slices.
     parts: u64,
 }
+
+const _: () = {
+    assert!(offset_of!(PackingCounts, relative) == FOUND_RELATIVE * size_of::<u64>());
+    assert!(offset_of!(PackingCounts, wrong) == FOUND_WRONG * size_of::<u64>());
+    assert!(offset_of!(PackingCounts, parts) == FOUND_PARTS * size_of::<u64>());
+};
 
 impl PackingCounts {
     const NOTHING: Self = Self {
