@@ -49,13 +49,14 @@ using namespace device;
 #define KERNEL(NAME) KERNEL_WITH(NAME, KERNEL_BLOCKS)
 
 // Programmatic dependent launch. A kernel of a file with OVERLAPPING begins, if the GPU supports
-// it, as soon as every block of the previous launch in the stream has called `trigger_next_launch`, or when
-// that launch is over. It calls `trigger_next_launch` after `wait_for_previous_launch`: with the reverse order launches
-// would pile up, and waiting blocks would take the place of working ones. Before `wait_for_previous_launch` it
-// reads only the arrays that locate the entries of the matrix, and writes nothing: values are
-// updated by kernels, and the previous launch may use vectors, scratch memory and sums. Every
-// kernel of such a file calls `wait_for_previous_launch`. Data read after it are not read as constants
-// (`__ldg`), since they may change while the kernel runs.
+// it, as soon as every block of the previous launch in the stream has called `trigger_next_launch`,
+// or when that launch is over. It calls `trigger_next_launch` after `wait_for_previous_launch`:
+// with the reverse order launches would pile up, and waiting blocks would take the place of working
+// ones. Before `wait_for_previous_launch` it reads only the arrays that locate the entries of the
+// matrix, and writes nothing: values are updated by kernels, and the previous launch may use
+// vectors, scratch memory and sums. Every kernel of such a file calls `wait_for_previous_launch`.
+// Data read after it are not read as constants (`__ldg`), since they may change while the kernel
+// runs.
 
 // Marks a module for the host, which looks up a variable of this name: src/device/cuda/overlap.rs.
 #if HAS_HOPPER && !defined(SCALED)

@@ -169,8 +169,8 @@ struct alignas(RUN * sizeof(u16)) PackedEnds {
     u32 pairs[RUN / 2];
 };
 
-// Sums a chunk of which every thread has RUN consecutive products. `end_marks` is 1 + i where segment i
-// ends with the product, and 0 elsewhere.
+// Sums a chunk of which every thread has RUN consecutive products. `end_marks` is 1 + i where
+// segment i ends with the product, and 0 elsewhere.
 template <u32 RUN, typename T, typename Epilogue>
 __device__ __forceinline__ void sum_runs(const T (&product)[RUN], const u16 *end_marks, ChunkOutput<T, Epilogue> sums) {
     PackedEnds<RUN> ends = reinterpret_cast<const PackedEnds<RUN> *>(end_marks)[threadIdx.x];
@@ -267,10 +267,11 @@ __device__ __forceinline__ void load_run_of(const T *products, T (&run)[RUN]) {
 constexpr u32 ROWS_AHEAD = 2;
 
 // RUN entries per thread: 2, 4 or 8, so that small matrices have blocks for every multiprocessor.
-// `RUNS` in src/formats/csr/chunks.rs. A thread sums consecutive entries. In the blocked arrangement
-// it loads and multiplies them too, by wide loads. In the striped arrangement consecutive threads
-// load consecutive entries and exchange the products in shared memory: gathers of contiguous columns
-// then touch an eighth of the sectors. `striped` in src/formats/csr/chunks.rs.
+// `RUNS` in src/formats/csr/chunks.rs. A thread sums consecutive entries. In the blocked
+// arrangement it loads and multiplies them too, by wide loads. In the striped arrangement
+// consecutive threads load consecutive entries and exchange the products in shared memory: gathers
+// of contiguous columns then touch an eighth of the sectors. `striped` in
+// src/formats/csr/chunks.rs.
 template <u32 RUN, bool STRIPED, typename T, typename O, typename Epilogue>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,

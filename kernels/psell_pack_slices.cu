@@ -9,9 +9,9 @@
 // Zero marks free positions of the table.
 __device__ __forceinline__ u64 table_key(u64 hash) { return hash == 0 ? 1 : hash; }
 
-// Chooses the encoding of every slice, as `Chooser` in src/formats/psell/index.rs, and for diagonal ones
-// computes a hash that slices with equal slots share. `skip` gets the mask of lanes with long rows.
-// Wide slices are only cut into `parts`.
+// Chooses the encoding of every slice, as `Chooser` in src/formats/psell/index.rs, and for diagonal
+// ones computes a hash that slices with equal slots share. `skip` gets the mask of lanes with long
+// rows. Wide slices are only cut into `parts`.
 KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 ncols, u32 limit, uint4 *encoded, u64 *hashes,
                    u32 *skip, Part *parts, u64 *found) {
     u32 slice = own_slice();

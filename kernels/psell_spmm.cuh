@@ -131,8 +131,8 @@ constexpr u32 SLOTS = 64 / sizeof(U);
 template <typename T, u32 V>
 constexpr u32 RUN_STEPS = V > 1 ? 1 : sizeof(T) == 4 ? 3 : 2;
 
-// Adds the entries of a lane's row in a diagonal slice. As `diagonal_sum` in psell_spmv.cuh; `row` is
-// the unit at the column of the lane's row.
+// Adds the entries of a lane's row in a diagonal slice. As `diagonal_sum` in psell_spmv.cuh; `row`
+// is the unit at the column of the lane's row.
 template <u32 V, typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
                                               Columns<Unit<T, N>> x, const Unit<T, N> *row) {

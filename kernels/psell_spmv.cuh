@@ -1,5 +1,5 @@
-// Packed SELL: see src/formats/psell/mod.rs for the layout. One warp per slice and one lane per row;
-// one warp per piece of a long row.
+// Packed SELL: see src/formats/psell/mod.rs for the layout. One warp per slice and one lane per
+// row; one warp per piece of a long row.
 //
 // Included by psell_spmv.cu, psell_spmm.cu and psell_window.cu. The first two are several modules,
 // because the kernels for each kind of values take seconds to compile.
@@ -11,7 +11,8 @@ typedef unsigned short u16;
 
 using namespace psell;
 
-// Tables of slots are padded to a multiple of this number of words, so that they are loaded together.
+// Tables of slots are padded to a multiple of this number of words, so that they are loaded
+// together.
 constexpr u32 WORDS = UNIT / sizeof(u32);
 
 __device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / WORDS * WORDS; }
@@ -146,7 +147,8 @@ __device__ __forceinline__ void load_four(const u32 *at, u32 *out) {
     out[0] = c.x, out[1] = c.y, out[2] = c.z, out[3] = c.w;
 }
 
-// Loads the values of N slots that every lane has, from slot `first` on. Groups of V slots are contiguous.
+// Loads the values of N slots that every lane has, from slot `first` on. Groups of V slots are
+// contiguous.
 template <u32 N, u32 V, typename T, typename Values>
 __device__ __forceinline__ void load_full(const Values &values, u32 first, u32 lane, T *out) {
     constexpr u32 GROUPED = V == 4 ? N / 4 * 4 : 0;
@@ -198,8 +200,9 @@ constexpr bool SPLITS = true;
 constexpr bool SPLITS = false;
 #endif
 
-// Steps of a slice that one of several warps processes, from `first` to `end`. Parts are whole batches. The
-// steps of all lanes are padded to whole batches, so that no batch mixes them with masked steps.
+// Steps of a slice that one of several warps processes, from `first` to `end`. Parts are whole
+// batches. The steps of all lanes are padded to whole batches, so that no batch mixes them with
+// masked steps.
 struct SliceSteps {
     static constexpr u32 BATCH_STEPS = 8;
     u32 first, end;
@@ -228,7 +231,8 @@ __device__ __forceinline__ u32 entries_before(const u32 *masks, u32 steps, u32 l
     return steps == 0 ? 0 : subwarp_sum(count, WARP);
 }
 
-// Sum of a lane over some slots of a diagonal slice. `x` points to the element of the lane's own row.
+// Sum of a lane over some slots of a diagonal slice. `x` points to the element of the lane's own
+// row.
 template <u32 N, u32 V, typename T, typename Values>
 __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const int *deltas = reinterpret_cast<const int *>(index);
@@ -259,7 +263,8 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
         T value[COUNT], factor[COUNT];
         load_words<COUNT>(partial_deltas + k, delta);
         load_words<COUNT>(masks + k, mask);
-        // A lane without the slot loads the value of the next lane with it, and the factor of its own row.
+        // A lane without the slot loads the value of the next lane with it, and the factor of its
+        // own row.
 #pragma unroll
         for (u32 u = 0; u < COUNT; ++u) {
             value[u] = values.one(at + __popc(mask[u] & (bit - 1)));
@@ -274,7 +279,8 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
     return sum;
 }
 
-// Sum of a lane over steps of a relative slice, N at a time, of R slots each; `x` is at the base column.
+// Sum of a lane over steps of a relative slice, N at a time, of R slots each; `x` is at the base
+// column.
 template <u32 N, u32 V, u32 R, typename I, typename T, typename Values>
 __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const u32 *masks = reinterpret_cast<const u32 *>(index);
@@ -360,7 +366,8 @@ struct Long {
     const u32 *cols;
     const u8 *values;
     u32 count;
-    // Sum of every piece, and, at the first piece of every row, the number of its finished pieces: 0 between products.
+    // Sum of every piece, and, at the first piece of every row, the number of its finished pieces:
+    // 0 between products.
     T *sums;
     u32 *done;
 };
@@ -405,8 +412,9 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
     if (lane == 0) y.store(piece.row, sum);
 }
 
-// The first blocks process the pieces of long rows, with one warp per piece. The others process the slices, with `1 << shift` warps
-// per slice. With DIAGONALS all slices are diagonal. `skip` has the mask of lanes with long rows for every slice.
+// The first blocks process the pieces of long rows, with one warp per piece. The others process the
+// slices, with `1 << shift` warps per slice. With DIAGONALS all slices are diagonal. `skip` has the
+// mask of lanes with long rows for every slice.
 template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T, typename Epilogue>
 __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
                                             const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
@@ -480,7 +488,8 @@ __device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers, c
                                           Long<T>{pieces, long_cols, long_values, count, sums, done}, x, EPILOGUE(T), shift, l2_shares); \
     }
 
-// V slots of a row are contiguous. The numbers are the blocks of the diagonal and of the general kernel.
+// V slots of a row are contiguous. The numbers are the blocks of the diagonal and of the general
+// kernel.
 #define INSTANCES_OF(NAME, V, VALUES, T, KIND, DIAGONAL_BLOCKS, GENERAL_BLOCKS)        \
     PACKED(NAME##_diagonal_v##V##_##KIND, SLICE_BLOCKS(DIAGONAL_BLOCKS), true, V, VALUES, T) \
     PACKED(NAME##_v##V##_##KIND, SLICE_BLOCKS(GENERAL_BLOCKS), false, V, VALUES, T)

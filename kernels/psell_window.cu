@@ -208,8 +208,8 @@ struct Word {
 
 // A grid of as many blocks as run at the same time. In the header of a slice, the bytes of its
 // values take the place of the base. `index` has for every slot the position of its column in the
-// buffers, relative to that of the slice's first row: see window.rs. `most` is the maximum number of
-// bytes of values of a slice.
+// buffers, relative to that of the slice's first row: see window.rs. `most` is the maximum number
+// of bytes of values of a slice.
 template <u32 V, typename T, u32 N>
 __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *values, const u32 *index, u32 nrows, Buffers<Unit<T, N>> buffers, u32 most,
                                       Sums<T> sums) {

@@ -156,8 +156,8 @@ impl DistributedBuilder {
         reported(&*comm, Err(Error::Partition { message: refused }))
     }
 
-    /// Builds the part of a rank from a matrix that every rank has whole. Parts are consecutive rows
-    /// with about equally many entries.
+    /// Builds the part of a rank from a matrix that every rank has whole. Parts are consecutive
+    /// rows with about equally many entries.
     ///
     /// # Errors
     ///
