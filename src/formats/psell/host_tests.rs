@@ -275,7 +275,7 @@ fn rows_of_the_greatest_length_fit() {
     assert_eq!(a.long.unwrap().rows().map(|(row, _)| row).collect::<Vec<_>>(), [1]);
     assert_eq!(unit(u32::MAX as usize, "values").unwrap(), u32::MAX);
     let error = unit(1 << 32, "values").unwrap_err().to_string();
-    assert!(error.contains("at most 68719476736 bytes of values"), "{error}");
+    assert!(error.contains("more than 68719476736 bytes of values"), "{error}");
 }
 
 #[test]
