@@ -38,10 +38,10 @@ use task::{CacheArg, LayoutArg, MultivectorShape};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
-psell(sigma:512), jds(sections:auto), hyb(width:auto), dia, coo, tiles, blocked. `auto` is the plan that is chosen by
-default, predicted and checked with a few products; `predicted` that of the prediction alone,
-`calibrated` the winner of a timing run of the shortlist, `all` every plan that may be chosen for
-the matrix, `every` the excluded ones too.
+psell(sigma:512), jds(sections:auto), hyb(width:auto), dia, coo, tiles, blocked. `auto` is the plan
+that is chosen by default, predicted and checked with a few products; `predicted` that of the
+prediction alone, `calibrated` the winner of a timing run of the shortlist, `all` every plan that
+may be chosen for the matrix, `every` the excluded ones too.
 
 The environment variable SPARSEOP_CUSPARSE is the path of the cuSPARSE baseline, such as
 SPARSEOP_CUSPARSE=/path/libcusparse.so.12. SpMVOp (spmvop_alg1, spmvop_alg2) needs version 12.8 or

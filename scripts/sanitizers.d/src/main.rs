@@ -5,7 +5,8 @@ use std::thread;
 
 static mut COUNT: u64 = 0;
 
-/// Number of additions, large enough that the threads overlap: the sanitizer cannot tell a thread from one that has ended.
+/// Number of additions, large enough that the threads overlap: the sanitizer cannot tell a thread
+/// from one that has ended.
 const MANY: usize = 10_000_000;
 
 fn count() {

@@ -50,8 +50,8 @@ pub(crate) const DEPTH: usize = 2;
 /// Units of a column in a ring buffer.
 pub(crate) const UNITS: usize = 2;
 
-/// Halo: the first columns of a ring buffer, repeated after its end, so that reads of a warp, half a
-/// column per lane, never wrap around.
+/// Halo: the first columns of a ring buffer, repeated after its end, so that reads of a warp never
+/// wrap around.
 pub(crate) const HALO: usize = 16;
 
 /// Bytes that a warp stores for a slot.
