@@ -52,8 +52,11 @@ pub(crate) fn header(sources: &[(String, String)]) -> Result<String, String> {
                 _ => value.replace('_', "").replace("1 <<", "1u <<"),
             };
             let known = |word: &str| {
-                let digits = word.strip_prefix("0x").unwrap_or(word.trim_end_matches('u'));
-                names.contains(&word) || digits.chars().all(|c| c.is_ascii_hexdigit())
+                let is_number = match word.strip_prefix("0x") {
+                    Some(digits) => digits.chars().all(|c| c.is_ascii_hexdigit()),
+                    None => word.trim_end_matches('u').chars().all(|c| c.is_ascii_digit()),
+                };
+                is_number || names.contains(&word)
             };
             let is_number = value.split(|c: char| " <+*-()".contains(c)).all(known);
             if !is_number || !["u16", "u32", "u64", "usize"].contains(&kind) {

@@ -10,5 +10,5 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Values that a thread scatters.
 pub(super) const PER_THREAD: usize = 8;
 
-/// Bytes of a tile of vectors per column.
-pub(super) const TILE_BYTES: usize = 64;
+/// Bytes per column of the vectors that are copied to row-major order at a time.
+pub(super) const ROW_MAJOR_BYTES: usize = 64;

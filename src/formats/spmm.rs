@@ -3,9 +3,9 @@
 //!
 //! Both read row-major multivectors: all elements at one column are neighbours, so that one gather
 //! loads several factors. Column-major multivectors, or those whose rows are not aligned to the
-//! loads of a GPU, are copied to row-major order first, some vectors at a time, in a *tile*.
+//! loads of a GPU, are copied to row-major order first, some vectors at a time.
 
-use super::constants::TILE_BYTES;
+use super::constants::ROW_MAJOR_BYTES;
 use super::csr::HostVectors;
 use super::scaled::Scaler;
 use super::{DeviceVectors, ResidentMatrix};
@@ -23,12 +23,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// from one column to the next in 32 bits.
 const MOST_APART: usize = 1 << 28;
 
-/// Columns of a tile that a CPU thread copies at a time.
-const TILE_COLUMNS: usize = 1 << 12;
+/// Columns that a CPU thread copies at a time.
+const COPIED_COLUMNS: usize = 1 << 12;
 
 /// Columns of these that are copied for one vector before the next vector: whole cache lines on
 /// both sides, which stay in the fastest cache even if the distance of vectors is a power of two.
-const TILE_BLOCK: usize = 32;
+const COPIED_TOGETHER: usize = 32;
 
 /// Memory layout of a multivector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl<T: Scalar> ResidentMatrix<T> {
         x: &[T],
         y: &mut [T],
     ) -> Result<(), Error> {
-        let (Self::Host(matrix), SpmmData::Host(tiles)) = (self, data) else {
+        let (Self::Host(matrix), SpmmData::Host(copies)) = (self, data) else {
             unreachable!("the caller has a matrix in host memory")
         };
         let Some(spmm) = matrix.spmm() else { unreachable!("`data` was made for it") };
@@ -219,16 +219,16 @@ impl<T: Scalar> ResidentMatrix<T> {
             multiply(x, shape.count, shape.count, y);
             return Ok(());
         }
-        let free = tiles.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let width = TILE_BYTES / size_of::<T>();
-        let mut tile = free.map_or_else(|| try_zeroed(shape.ncols.saturating_mul(width)), Ok)?;
+        let free = copies.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let width = ROW_MAJOR_BYTES / size_of::<T>();
+        let mut copy = free.map_or_else(|| try_zeroed(shape.ncols.saturating_mul(width)), Ok)?;
         for first in (0..shape.count).step_by(width) {
             let count = width.min(shape.count - first);
-            let tile = &mut tile[..shape.ncols * count];
-            side_by_side(&x[first * shape.ncols..], shape.ncols, count, tile);
-            multiply(tile, count, count, &mut y[first * shape.nrows..]);
+            let copy = &mut copy[..shape.ncols * count];
+            to_row_major(&x[first * shape.ncols..], shape.ncols, count, copy);
+            multiply(copy, count, count, &mut y[first * shape.nrows..]);
         }
-        tiles.lock().unwrap_or_else(PoisonError::into_inner).push(tile);
+        copies.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
         Ok(())
     }
 
@@ -318,14 +318,14 @@ impl<T: Scalar> ResidentMatrix<T> {
 }
 
 /// Copies `count` column-major vectors of `len` elements to row-major order.
-fn side_by_side<T: Scalar>(x: &[T], len: usize, count: usize, tile: &mut [T]) {
-    let chunks = tile.chunks_mut(TILE_COLUMNS * count).enumerate();
-    parallel::for_each_item(chunks, |(chunk, tile)| {
-        let from = chunk * TILE_COLUMNS;
-        for (block, tile) in tile.chunks_mut(TILE_BLOCK * count).enumerate() {
+fn to_row_major<T: Scalar>(x: &[T], len: usize, count: usize, copy: &mut [T]) {
+    let chunks = copy.chunks_mut(COPIED_COLUMNS * count).enumerate();
+    parallel::for_each_item(chunks, |(chunk, copy)| {
+        let from = chunk * COPIED_COLUMNS;
+        for (block, copy) in copy.chunks_mut(COPIED_TOGETHER * count).enumerate() {
             for v in 0..count {
-                let vector = &x[v * len + from + block * TILE_BLOCK..];
-                tile.chunks_exact_mut(count).zip(vector).for_each(|(to, &element)| to[v] = element);
+                let vector = &x[v * len + from + block * COPIED_TOGETHER..];
+                copy.chunks_exact_mut(count).zip(vector).for_each(|(to, &element)| to[v] = element);
             }
         }
     });
@@ -337,18 +337,18 @@ pub(crate) struct GpuSpmm<T: Scalar> {
     spmm: Box<dyn DeviceSpmm<T>>,
     /// Kernel that copies vectors to row-major order.
     kernel: Kernel,
-    tile: Scratch<T>,
+    copy: Scratch<T>,
 }
 
 impl<T: Scalar> GpuSpmm<T> {
-    /// Number of vectors of a tile.
-    const WIDTH: usize = TILE_BYTES / size_of::<T>();
+    /// Number of vectors that are copied at a time.
+    const WIDTH: usize = ROW_MAJOR_BYTES / size_of::<T>();
 
     fn new(spmm: Box<dyn DeviceSpmm<T>>, gpu: Gpu, ncols: usize) -> Result<Self, Error> {
         Ok(Self {
             spmm,
-            kernel: gpu.kernel("tile", &format!("tile_{}", T::KIND))?,
-            tile: Scratch::new(gpu, ncols * Self::WIDTH),
+            kernel: gpu.kernel("row_major", &format!("row_major_{}", T::KIND))?,
+            copy: Scratch::new(gpu, ncols * Self::WIDTH),
         })
     }
 
@@ -370,19 +370,19 @@ impl<T: Scalar> GpuSpmm<T> {
         let direct =
             shape.layout == Layout::RowMajor && all.unit().is_some() && shape.count < MOST_APART;
         let step = if direct { DeviceVectors::<T>::MOST } else { Self::WIDTH };
-        let tile = if direct { Ptr::NULL } else { self.tile.on(queue)? };
+        let copy = if direct { Ptr::NULL } else { self.copy.on(queue)? };
         for first in (0..shape.count).step_by(step) {
             let count = step.min(shape.count - first);
             let x = x.add(first * next);
             let pass = DeviceVectors { x, y: y.add(first * vector), count, ..all };
-            // SAFETY: the caller's promise; the tile has room for all columns. Units reach no
+            // SAFETY: the caller's promise; the copy has room for all columns. Units reach no
             // further than its rows, or than those of `x`, which are whole numbers of units.
             unsafe {
                 let pass = if direct {
                     pass
                 } else {
-                    let width = self.fill(queue, tile, [element, next], shape.ncols, pass)?;
-                    DeviceVectors { x: tile, stride: width, ..pass }
+                    let width = self.fill(queue, copy, [element, next], shape.ncols, pass)?;
+                    DeviceVectors { x: copy, stride: width, ..pass }
                 };
                 self.spmm.multiply(queue, pass)?;
             }
@@ -391,32 +391,32 @@ impl<T: Scalar> GpuSpmm<T> {
     }
 
     /// Enqueues the copy of the vectors of a pass to row-major order, and returns the number of
-    /// vectors per row of the tile: a power of two, whole units.
+    /// vectors per row of the copy: a power of two, whole units.
     ///
     /// # Safety
     ///
-    /// As [`multiply`](Self::multiply); the tile has [`Self::WIDTH`] elements for every one of
+    /// As [`multiply`](Self::multiply); the copy has [`Self::WIDTH`] elements for every one of
     /// `ncols` columns.
     unsafe fn fill(
         &self,
         queue: &Queue,
-        tile: Ptr<T>,
+        copy: Ptr<T>,
         [element, next]: [usize; 2],
         ncols: usize,
         pass: DeviceVectors<T>,
     ) -> Result<usize, Error> {
         let width = pass.count.next_power_of_two().max(2);
         let launch = Launch::new(ncols.div_ceil(BLOCK as usize) as u32, BLOCK);
-        let launch = launch.with(kernels::tile::Tile {
+        let launch = launch.with(kernels::row_major::RowMajor {
             x: pass.x,
             element: element as u64,
             vector: next as u64,
             len: ncols as u32,
             count: pass.count as u32,
             width: width as u32,
-            tile,
+            to: copy,
         });
-        // SAFETY: this is the kernel `tile`; the memory is the caller's promise.
+        // SAFETY: this is the kernel `row_major`; the memory is the caller's promise.
         unsafe { self.kernel.launch(queue, launch)? };
         Ok(width)
     }
