@@ -101,7 +101,8 @@ fn what_cargo_commands_name_exists() {
             if let Some(example) = after("--example") {
                 assert!(root.join(format!("examples/{example}.rs")).is_file(), "{words:?}");
             }
-            if let Some(path) = after("--path").filter(|path| *path != "PATH/TO/CLONE") {
+            if let Some(path) = after("--path") {
+                let path = path.trim_start_matches("PATH/TO/CLONE").trim_start_matches('/');
                 assert!(root.join(path).join("Cargo.toml").is_file(), "{words:?}");
             }
             count += 1;
