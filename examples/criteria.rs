@@ -80,6 +80,9 @@ fn line(text: &str, a: &CsrMatrix<f64>, analysis: &Analysis) -> Result<String, E
             let bytes = needed as f64 / a.nnz() as f64;
             return Ok(format!("| {text} | {bytes:.0}, too much | | | | | |"));
         }
+        Err(Error::PlanLimit { .. }) => {
+            return Ok(format!("| {text} | refused for this matrix | | | | | |"));
+        }
         built => built?,
     };
     let seconds = product(&op)?;
