@@ -45,7 +45,7 @@ fn a_calibration_explains_itself() {
     let text = stdout(&[&args[..], &["-v"]].concat());
     let text = text.split("\nmatrix   ").last().unwrap();
     assert!(line(text, "timed ").contains("candidates, caches warm, "), "{text}");
-    assert!(text.contains("measured") && text.contains("s ±"), "{text}");
+    assert!(text.contains("measured") && text.contains(" µs ±"), "{text}");
     let report: Value =
         serde_json::from_str(&stdout(&[&args[..], &["--json", "--cold"]].concat())).unwrap();
     let candidates = report["candidates"].as_array().unwrap();
