@@ -18,8 +18,8 @@ KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32
     if (!has_slice(nrows)) return;
     Lane own(Rows{row_ptr, perm, nrows, limit}, slice);
     const u32 *cols = col_idx + own.begin;
-    u32 apart = __ballot_sync(ALL_LANES, own.is_long);
-    if (lane_id() == 0) skip[slice] = apart;
+    u32 long_lanes = __ballot_sync(ALL_LANES, own.is_long);
+    if (lane_id() == 0) skip[slice] = long_lanes;
     if (is_wide(own)) {
         u32 count = (lanes_max(own.len) + PART - 1) / PART;
         u64 at = lane_id() == 0 ? atomicAdd(found + FOUND_PARTS, u64(count)) : 0;

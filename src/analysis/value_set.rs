@@ -1,6 +1,6 @@
 //! The distinct values of a matrix, by their bits.
 
-pub(crate) use super::constants::{DICTIONARY, VALUE_SLOTS as SLOTS};
+pub(crate) use super::constants::{DICTIONARY, VALUE_SLOTS};
 use crate::{Scalar, parallel};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,21 +19,21 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// First slot of the search for a key.
 #[inline]
 pub(crate) fn hash(bits: u64) -> usize {
-    (bits.wrapping_mul(SPREAD) >> (u64::BITS - SLOTS.ilog2())) as usize
+    (bits.wrapping_mul(SPREAD) >> (u64::BITS - VALUE_SLOTS.ilog2())) as usize
 }
 
 /// The distinct values found so far, by their bits: a small open-addressing table.
 #[derive(Debug)]
 pub(crate) struct ValueSet {
     /// Zero marks a free slot; `zero` stands for the value whose bits are zero.
-    slots: Box<[u64; SLOTS]>,
+    slots: Box<[u64; VALUE_SLOTS]>,
     zero: bool,
     len: usize,
 }
 
 impl Default for ValueSet {
     fn default() -> Self {
-        Self { slots: Box::new([0; SLOTS]), zero: false, len: 0 }
+        Self { slots: Box::new([0; VALUE_SLOTS]), zero: false, len: 0 }
     }
 }
 
@@ -54,7 +54,7 @@ impl ValueSet {
 
     /// The set with this table of `keys` keys. A key is never zero; `zero` is true if zero is a
     /// value.
-    pub(crate) fn from_table(slots: Box<[u64; SLOTS]>, keys: usize, zero: bool) -> Self {
+    pub(crate) fn from_table(slots: Box<[u64; VALUE_SLOTS]>, keys: usize, zero: bool) -> Self {
         Self { slots, zero, len: keys + usize::from(zero) }
     }
 
@@ -85,7 +85,7 @@ impl ValueSet {
                 self.len += 1;
                 return;
             }
-            slot = (slot + 1) % SLOTS;
+            slot = (slot + 1) % VALUE_SLOTS;
         }
     }
 

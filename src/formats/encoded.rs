@@ -3,7 +3,7 @@
 //! so the encoding is lossless: `0` and `-0` differ, and so do NaNs with different payloads.
 
 use super::Arrays;
-use crate::analysis::value_set::{DICTIONARY, SLOTS, ValueSet, hash};
+use crate::analysis::value_set::{DICTIONARY, VALUE_SLOTS, ValueSet, hash};
 use crate::device::cpu::Output;
 use crate::device::{Ptr, Queue};
 use crate::memory::try_zeroed;
@@ -76,8 +76,8 @@ impl<T: Scalar> Coder<T> {
 #[derive(Debug)]
 pub(crate) struct Dictionary<T> {
     values: Vec<T>,
-    keys: Box<[u64; SLOTS]>,
-    codes: Box<[u8; SLOTS]>,
+    keys: Box<[u64; VALUE_SLOTS]>,
+    codes: Box<[u8; VALUE_SLOTS]>,
 }
 
 impl<T: Scalar> Dictionary<T> {
@@ -85,13 +85,13 @@ impl<T: Scalar> Dictionary<T> {
         let mut bits: Vec<u64> = set.bits().collect();
         bits.sort_unstable();
         let (mut keys, mut codes, mut used) =
-            (Box::new([0; SLOTS]), Box::new([0; SLOTS]), [false; SLOTS]);
+            (Box::new([0; VALUE_SLOTS]), Box::new([0; VALUE_SLOTS]), [false; VALUE_SLOTS]);
         // The bits of zero are also the key of free slots, but they come first and take the first
         // slot of their search.
         for (code, &bits) in bits.iter().enumerate() {
             let mut slot = hash(bits);
             while used[slot] {
-                slot = (slot + 1) % SLOTS;
+                slot = (slot + 1) % VALUE_SLOTS;
             }
             (keys[slot], codes[slot], used[slot]) = (bits, code as u8, true);
         }
@@ -109,7 +109,7 @@ impl<T: Scalar> Dictionary<T> {
         let bits = value.bits();
         let mut slot = hash(bits);
         while self.keys[slot] != bits {
-            slot = (slot + 1) % SLOTS;
+            slot = (slot + 1) % VALUE_SLOTS;
         }
         self.codes[slot]
     }

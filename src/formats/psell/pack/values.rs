@@ -3,7 +3,7 @@
 use super::super::cuda::DeviceValues;
 use super::super::{Coder, ValueEncoding};
 use super::Packer;
-use crate::analysis::value_set::{SLOTS, ValueSet};
+use crate::analysis::value_set::{VALUE_SLOTS, ValueSet};
 use crate::device::kernels::psell_pack_rows::PackDistinct;
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
@@ -31,14 +31,15 @@ impl<T: Scalar> Packer<'_, T> {
         /// the shared table.
         const BLOCKS: usize = 8;
         let all = &self.a.values;
-        let (slots, counts) = (self.work.cleared::<u64>(SLOTS)?, self.work.cleared::<u32>(2)?);
+        let (slots, counts) =
+            (self.work.cleared::<u64>(VALUE_SLOTS)?, self.work.cleared::<u32>(2)?);
         let most = Launch::over(BLOCKS * self.a.gpu.multiprocessors(), crate::device::BLOCK);
         let over = Launch::over(all.len().min(most.blocks() as usize * most.threads() as usize), 1);
         let (values, count) = (all.ptr(), all.len() as u64);
         let launch = over.with(PackDistinct { values, count, slots, counts });
-        // SAFETY: the table has `SLOTS` places and two counts.
+        // SAFETY: the table has `VALUE_SLOTS` places and two counts.
         unsafe { self.work.run("psell_pack_rows", &format!("pack_distinct_{}", T::KIND), launch)? };
-        let (mut found, mut found_counts) = (Box::new([0; SLOTS]), [0; 2]);
+        let (mut found, mut found_counts) = (Box::new([0; VALUE_SLOTS]), [0; 2]);
         self.work.read(counts, &mut found_counts)?;
         self.work.read(slots, &mut found[..])?;
         let [others, zero] = found_counts;
