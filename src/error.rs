@@ -111,7 +111,7 @@ pub enum Error {
     /// A plan needs more memory than allowed; nothing was allocated.
     #[error(
         "plan {plan} needs {needed} bytes for the packed matrix, but the limit is {limit} bytes; \
-         raise the memory limit or let `auto` choose another plan"
+         raise the memory limit or take a plan that needs less"
     )]
     MemoryLimit {
         /// Spelling of the plan.

@@ -292,7 +292,7 @@ fn child(library: &str) {
             }
         }
         let before = faults.allocated();
-        let mut failures = [0; 3];
+        let (mut failures, mut codes) = ([0; 3], 0);
         for (fault, count) in Faults::ALL.into_iter().zip(&mut failures) {
             for call in 0.. {
                 let (mut op, mut done) = (None, Results::default());
@@ -303,6 +303,10 @@ fn child(library: &str) {
                 let what = format!("{name}, {fault:?}, call {call}");
                 if let Err(error) = &result {
                     let kind = error.kind();
+                    let is_code = |code| code == Some(fault.code as u32);
+                    codes += usize::from(
+                        matches!(error, Error::Gpu { code, .. } if is_code(*code)),
+                    );
                     let known = [ErrorKind::OutOfMemory, ErrorKind::Gpu];
                     let is_own = kind == ErrorKind::Unsupported && done == right;
                     assert!(known.contains(&kind) || is_own, "{what}: {kind:?}, {error}");
@@ -333,6 +337,7 @@ fn child(library: &str) {
             "CHILD {name}: {failures:?} failures, {} allocations left",
             faults.allocated() - before
         );
+        assert!(codes > 0, "{name}: no error has the code of the driver");
     }
     println!("CHILD done");
 }

@@ -73,7 +73,7 @@ fn apply<T: Scalar>(args: &ApplyArgs, console: &Console) -> Result<()> {
     };
     let op = builder.build(&a)?;
     drop(a);
-    console.detail(|| op.explain().to_string());
+    console.explain(&op);
     let mut y = sparseop::try_zeroed(op.nrows())?;
     let (applied, seconds) = timed(|| op.apply(&x, &mut y));
     applied?;

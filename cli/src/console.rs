@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use output::StandardOutput;
 pub(super) use output::{OutputError, print_help};
 use serde::Serialize;
+use sparseop::{Scalar, SparseOp};
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -74,6 +75,15 @@ impl Console {
         if self.verbosity.verbose {
             say(&message());
         }
+    }
+
+    /// Explains the choice of an operator with `--verbose`, and in any case warns if the preferred
+    /// GPU failed.
+    pub(super) fn explain<T: Scalar>(&self, op: &SparseOp<T>) {
+        if let Some(fallback) = &op.decision().fallback {
+            self.warn(fallback);
+        }
+        self.detail(|| op.explain().to_string());
     }
 
     /// True with `--verbose`.

@@ -155,7 +155,7 @@ fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
     let pagerank = prepared?;
     drop(graph);
     let op = pagerank.op();
-    console.detail(|| op.explain().to_string());
+    console.explain(op);
     let bar = console.spinner(format!("ranking {}", args.graph.name()));
     let shown = bar.clone();
     let ranking =

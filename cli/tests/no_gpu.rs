@@ -6,6 +6,7 @@ mod common;
 
 use assert_cmd::Command;
 use common::{sparseop, stdout};
+use sparseop::device::GpuRuntime;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::{env, fs, process};
@@ -14,13 +15,25 @@ use tempfile::TempDir;
 /// File names of the driver.
 const NAMES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 
+/// A result that no driver of today returns, for functions that fail.
+const UNKNOWN: &str = "12345";
+
 /// A product on the default device.
 const APPLY: [&str; 6] = ["apply", "gallery:small", "--json", "-v", "--tuning", "predict"];
 
-/// A folder with a libcuda that exports these functions, each given as name, parameters and body.
-/// Without a Rust compiler it prints a message and returns none.
+/// A function of a library: name, parameters, and body.
+type Function = (&'static str, &'static str, &'static str);
+
+/// A folder with a libcuda that exports these functions. Without a Rust compiler it prints a
+/// message and returns none.
 fn driver(functions: &[(&str, &str, &str)]) -> Option<TempDir> {
     let folder = tempfile::tempdir().unwrap();
+    build(&folder, NAMES, functions).then_some(folder)
+}
+
+/// Builds a library of these functions with two names in a folder. Without a Rust compiler it
+/// prints a message and returns false.
+fn build(folder: &TempDir, names: [&str; 2], functions: &[(&str, &str, &str)]) -> bool {
     let mut source = "#![no_std]\n\
                       #[panic_handler] fn panic(_: &core::panic::PanicInfo) -> ! { loop {} }\n"
         .to_owned();
@@ -41,29 +54,26 @@ fn driver(functions: &[(&str, &str, &str)]) -> Option<TempDir> {
         "-O",
         "-Anon_snake_case",
     ]);
-    let Ok(output) = command.arg("-o").arg(folder.path().join(NAMES[0])).arg(&file).output() else {
+    let Ok(output) = command.arg("-o").arg(folder.path().join(names[0])).arg(&file).output() else {
         println!("skipped: no rustc");
-        return None;
+        return false;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    fs::copy(folder.path().join(NAMES[0]), folder.path().join(NAMES[1])).unwrap();
-    Some(folder)
+    fs::copy(folder.path().join(names[0]), folder.path().join(names[1])).unwrap();
+    true
 }
 
 /// A driver with all functions that the library names. They fail, except those in `functions`.
 fn whole_driver(functions: &[(&str, &str, &str)]) -> Option<TempDir> {
-    /// An error that no driver returns. A caller of the function reports it.
-    const UNKNOWN: &str = "999";
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/device/cuda");
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap() {
         let code = fs::read_to_string(entry.unwrap().path()).unwrap();
-        let quoted = code.split('"').filter(|text| {
-            let function =
-                text.strip_prefix("cu").is_some_and(|rest| rest.starts_with(char::is_uppercase));
-            function && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        let words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let functions = words.filter(|word| {
+            word.strip_prefix("cu").is_some_and(|rest| rest.starts_with(char::is_uppercase))
         });
-        names.extend(quoted.map(str::to_owned));
+        names.extend(functions.map(str::to_owned));
     }
     let given: BTreeSet<&str> = functions.iter().map(|function| function.0).collect();
     let rest = names
@@ -109,26 +119,40 @@ fn untimed(text: &str) -> Vec<&str> {
 #[track_caller]
 fn falls_back(driver: Option<TempDir>, reason: &str) {
     let Some(driver) = driver else { return };
-    let (listed, _) = output(with_driver(&driver, &["devices"]), 0);
+    let cache = tempfile::tempdir().unwrap();
+    for error in prefers_the_cpu(&driver, reason, cache.path()) {
+        assert!(error.contains("is not available") && error.contains(reason), "{error}");
+    }
+}
+
+/// The program, with a folder of caches, runs on the CPU and reports the reason. Returns its errors
+/// if a GPU is required.
+#[track_caller]
+fn prefers_the_cpu(driver: &TempDir, reason: &str, cache: &Path) -> [String; 2] {
+    let with_driver = |args: &[&str]| {
+        let mut command = with_driver(driver, args);
+        command.env("SPARSEOP_CACHE", cache);
+        command
+    };
+    let (listed, _) = output(with_driver(&["devices"]), 0);
     let none = line(&listed, "cuda ");
     assert!(none.contains("none: ") && none.contains(reason), "{none}");
     line(&listed, "cpu ");
 
     for args in [&APPLY[..], &["analyze", "gallery:small"]] {
         assert_eq!(
-            untimed(&output(with_driver(&driver, args), 0).0),
+            untimed(&output(with_driver(args), 0).0),
             untimed(&stdout(args)),
             "not as on the CPU"
         );
     }
 
-    for device in ["cuda", "cuda:0"] {
+    ["cuda", "cuda:0"].map(|device| {
         let (out, err) =
-            output(with_driver(&driver, &["apply", "gallery:small", "-q", "--device", device]), 1);
-        let error = line(&err, "error: ");
+            output(with_driver(&["apply", "gallery:small", "-q", "--device", device]), 1);
         assert!(out.is_empty() && err.lines().count() == 1, "{out}{err}");
-        assert!(error.contains("is not available") && error.contains(reason), "{error}");
-    }
+        line(&err, "error: ").to_owned()
+    })
 }
 
 #[test]
@@ -169,13 +193,13 @@ fn a_library_that_is_no_driver() {
 
 #[test]
 fn a_driver_that_fails_at_everything() {
-    falls_back(driver(&[("cuInit", "_: u32", "999")]), "999");
+    falls_back(driver(&[("cuInit", "_: u32", UNKNOWN)]), UNKNOWN);
     let functions = [
         ("cuInit", "_: u32", "0"),
         ("cuDriverGetVersion", "version: *mut i32", "*version = 13000; 0"),
         ("cuDeviceGetCount", "count: *mut i32", "*count = 1; 0"),
     ];
-    falls_back(whole_driver(&functions), "999");
+    falls_back(whole_driver(&functions), UNKNOWN);
 }
 
 /// A driver with an H200, as far as its attributes go (75 and 76 are its compute capability).
@@ -262,4 +286,140 @@ fn an_excluded_driver_is_not_loaded() {
     // It would be found.
     let died = with_driver(&driver, &["devices"]).output().unwrap();
     assert_eq!(died.status.code(), None, "{died:?}");
+}
+
+/// A driver with a GPU that takes every image of a kernel, and whose launches and copies succeed
+/// without doing anything.
+const IDLE: [Function; 18] = [
+    ("cuDevicePrimaryCtxRetain", "context: *mut usize, _: i32", "*context = 1; 0"),
+    ("cuDevicePrimaryCtxRelease_v2", "_: i32", "0"),
+    ("cuCtxGetCurrent", "context: *mut usize", "*context = 1; 0"),
+    ("cuCtxSetCurrent", "_: usize", "0"),
+    ("cuThreadExchangeStreamCaptureMode", "_: usize", "0"),
+    ("cuStreamCreate", "stream: *mut usize, _: u32", "*stream = 1; 0"),
+    ("cuStreamSynchronize", "_: usize", "0"),
+    ("cuStreamDestroy_v2", "_: usize", "0"),
+    ("cuModuleLoadData", "module: *mut usize, _: usize", "*module = 1; 0"),
+    ("cuModuleGetFunction", "function: *mut usize, _: usize, _: usize", "*function = 1; 0"),
+    ("cuMemAlloc_v2", "address: *mut u64, _: usize", "*address = 256; 0"),
+    ("cuMemFree_v2", "_: u64", "0"),
+    (
+        "cuMemHostAlloc",
+        "start: *mut usize, bytes: usize, _: u32",
+        "extern \"C\" { fn malloc(bytes: usize) -> usize; } *start = malloc(bytes); 0",
+    ),
+    ("cuMemFreeHost", "_: usize", "0"),
+    ("cuMemsetD8Async", "_: u64, _: u8, _: usize, _: usize", "0"),
+    ("cuMemcpyHtoDAsync_v2", "_: u64, _: usize, _: usize, _: usize", "0"),
+    ("cuMemcpyDtoHAsync_v2", "_: usize, _: u64, _: usize, _: usize", "0"),
+    ("cuLaunchKernel", "", "0"),
+];
+
+/// An NVRTC whose code is an ELF file without content.
+const EMPTY: [Function; 12] = [
+    ("nvrtcVersion", "major: *mut i32, minor: *mut i32", "*major = 13; *minor = 0; 0"),
+    ("nvrtcGetNumSupportedArchs", "count: *mut i32", "*count = 1; 0"),
+    ("nvrtcGetSupportedArchs", "list: *mut i32", "*list = 90; 0"),
+    ("nvrtcCreateProgram", "program: *mut usize", "*program = 1; 0"),
+    ("nvrtcCompileProgram", "", "0"),
+    ("nvrtcDestroyProgram", "", "0"),
+    ("nvrtcGetProgramLogSize", "_: usize, bytes: *mut usize", "*bytes = 1; 0"),
+    ("nvrtcGetProgramLog", "_: usize, log: *mut u8", "*log = 0; 0"),
+    ("nvrtcGetCUBINSize", "_: usize, bytes: *mut usize", "*bytes = 128; 0"),
+    (
+        "nvrtcGetCUBIN",
+        "_: usize, code: *mut u8",
+        "let mut n = 0;
+         while n < 128 {
+             *code.add(n) = match n { 0 => 127, 1 => 69, 2 => 76, 3 => 70, 4 => 2, 40 | 58 => 64,
+                                      60 => 1, _ => 0 };
+             n += 1;
+         }
+         0",
+    ),
+    ("nvrtcGetPTXSize", "_: usize, bytes: *mut usize", "*bytes = 0; 0"),
+    ("nvrtcGetPTX", "", "0"),
+];
+
+/// Functions with some of them replaced.
+fn with(functions: &[Function], replaced: &[Function]) -> Vec<Function> {
+    let kept = functions.iter().filter(|kept| replaced.iter().all(|new| new.0 != kept.0));
+    kept.chain(replaced).copied().collect()
+}
+
+/// A folder with a driver of a GPU and an NVRTC.
+fn with_nvrtc(driver: &[Function], nvrtc: &[Function]) -> Option<TempDir> {
+    let folder = with_a_gpu(driver)?;
+    build(&folder, ["libnvrtc.so", "libnvrtc.so.13"], nvrtc).then_some(folder)
+}
+
+/// Each step of the trial before a GPU is chosen may fail, or give a wrong result.
+#[test]
+fn a_gpu_that_fails_at_its_first_work() {
+    let cache = tempfile::tempdir().unwrap();
+    let check = |driver: &[Function], reason| {
+        if let Some(driver) = with_nvrtc(driver, &EMPTY) {
+            prefers_the_cpu(&driver, reason, cache.path());
+        }
+    };
+    for name in [
+        "cuModuleGetFunction",
+        "cuMemAlloc_v2",
+        "cuMemHostAlloc",
+        "cuMemsetD8Async",
+        "cuMemcpyHtoDAsync_v2",
+        "cuLaunchKernel",
+        "cuMemcpyDtoHAsync_v2",
+        "cuStreamSynchronize",
+    ] {
+        println!("{name}");
+        check(&with(&IDLE, &[(name, "", UNKNOWN)]), UNKNOWN);
+    }
+    check(&IDLE, "the result is wrong");
+}
+
+/// Whatever NVRTC returns, the reason is reported, and nothing that the driver refuses stays in the
+/// cache of kernels.
+#[test]
+fn a_compiler_that_fails_or_returns_garbage() {
+    const GARBAGE: Function = ("nvrtcGetCUBIN", "_: usize, code: *mut u8", "*code = 1; 0");
+    // A build with embedded code hands it to the driver first.
+    let refuses: Function = ("cuModuleLoadData", "", "200");
+    let size = |body| ("nvrtcGetCUBINSize", "_: usize, bytes: *mut usize", body);
+    let count = |body| ("nvrtcGetNumSupportedArchs", "count: *mut i32", body);
+    let modules = GpuRuntime::find().embedded;
+    let embedded = modules.iter().any(|(_, targets)| !targets.is_empty());
+    for (replaced, reason) in [
+        (&[("nvrtcVersion", "", "1")][..], "does not state its version"),
+        (&[("nvrtcCreateProgram", "", "5")], "error 5"),
+        (&[("nvrtcCompileProgram", "", "11")], "error 11"),
+        (&[size("*bytes = usize::MAX; 0")], "no valid code"),
+        (&[size("*bytes = 1 << 40; 0")], "no valid code"),
+        (&[size("*bytes = 0; 0")], "no valid code"),
+        (&[size("*bytes = 70; 0"), GARBAGE], "no valid code"),
+        (&[size("9")], "no valid code"),
+        (&[count("*count = i32::MAX; 0")], "CUDA error 200"),
+        (&[count("*count = -1; 0")], "CUDA error 200"),
+        (&[], "CUDA error 200"),
+    ] {
+        println!("{reason}");
+        let Some(driver) = with_nvrtc(&with(&IDLE, &[refuses]), &with(&EMPTY, replaced)) else {
+            return;
+        };
+        let cache = tempfile::tempdir().unwrap();
+        let reason = if embedded { "CUDA error 200" } else { reason };
+        prefers_the_cpu(&driver, reason, cache.path());
+        let entries = walk(cache.path());
+        assert!(entries.is_empty(), "{entries:?}");
+    }
+}
+
+/// Names of all files below a folder.
+fn walk(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let below = |path: std::path::PathBuf| match path.is_dir() {
+        true => walk(&path),
+        false => vec![path.display().to_string()],
+    };
+    entries.flat_map(below).collect()
 }

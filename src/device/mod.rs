@@ -198,8 +198,7 @@ impl Device {
         };
         let taken = TAKEN.get_or_init(|| {
             let gpu = cuda::open(n)?;
-            // A GPU whose driver rejects the kernels is unusable. This kernel file is a small one.
-            gpu.kernel("scaled", "scaled_f32").map_err(|error| error.to_string())?;
+            gpu.test().map_err(|error| error.to_string())?;
             Ok(gpu)
         });
         taken.clone()

@@ -103,7 +103,8 @@ impl SparseOpBuilder {
         self.build_rounded(rounded.view().into(), &analysis)
     }
 
-    /// Decides and packs, on the CPU if [`Device::auto`] is a GPU that fails.
+    /// Decides and packs, within less memory if a GPU runs out of it, and on the CPU if
+    /// [`Device::auto`] is a GPU that fails.
     fn build_rounded<T: Scalar>(
         &self,
         source: PackSource<'_, T>,
@@ -111,7 +112,13 @@ impl SparseOpBuilder {
     ) -> Result<SparseOp<T>, Error> {
         let a = source.a;
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let reason = match self.build_on(device.clone(), source, analysis) {
+        let built = match self.build_on(device.clone(), source, analysis) {
+            Err(error @ Error::GpuMemory { .. }) if !matches!(self.tuning, Tuning::Fixed(_)) => {
+                self.build_smaller(&device, source, analysis, error)
+            }
+            built => built,
+        };
+        let reason = match built {
             Err(error)
                 if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) =>
             {
@@ -125,8 +132,35 @@ impl SparseOpBuilder {
         };
         let profile = self.profile.clone().filter(of_cpu);
         let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a.into(), analysis)?;
-        op.decision.fallback = Some(reason.to_string());
+        op.decision.fallback = Some(format!("on the CPU: {reason}"));
         Ok(op)
+    }
+
+    /// Decides and packs after a GPU has run out of memory that was free when the plan was chosen:
+    /// within a half of that memory, a quarter, and an eighth. Returns `failure` if no plan fits.
+    fn build_smaller<T: Scalar>(
+        &self,
+        device: &Device,
+        source: PackSource<'_, T>,
+        analysis: &Analysis,
+        failure: Error,
+    ) -> Result<SparseOp<T>, Error> {
+        let free = device.memory()?.min(self.memory_limit.unwrap_or(u64::MAX));
+        for share in [2, 4, 8] {
+            let limit = free / share;
+            let within = Self { memory_limit: Some(limit), ..self.clone() };
+            match within.build_on(device.clone(), source, analysis) {
+                Err(Error::GpuMemory { .. }) => {}
+                Err(Error::MemoryLimit { .. } | Error::NoPlanFits { .. }) => break,
+                Err(error) => return Err(error),
+                Ok(mut op) => {
+                    let reason = format!("within {} MiB of {device}: {failure}", limit >> 20);
+                    op.decision.fallback = Some(reason);
+                    return Ok(op);
+                }
+            }
+        }
+        Err(failure)
     }
 
     /// True if the CPU may succeed after this error on a GPU.

@@ -68,7 +68,8 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// `x` has vectors of `ncols` elements, `y` as many of `nrows` in the same [`Layout`];
     /// [`Layout::RowMajor`] is the faster one. `y` is overwritten without being read. For more than
-    /// one vector its bits are the same for every call, under every plan.
+    /// one vector its bits are the same for every call with vectors of the same alignment, under
+    /// every plan.
     ///
     /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL. An operator with another plan
     /// packs the matrix a second time at the first SpMM; [`explain`](Self::explain) reports it, and

@@ -105,7 +105,7 @@ fn memory_limits_hold_on_every_device() {
     let invalid = Error::InvalidMatrix { format: "CSR", message: String::new() };
     assert!(!limited.is_due_to_gpu(&invalid));
     let mut op = SparseOp::auto(&chapter::matrix::<f32>()).unwrap();
-    op.decision.fallback = Some("it is full".to_owned());
+    op.decision.fallback = Some("on the CPU: it is full".to_owned());
     assert!(op.explain().to_string().contains("\ndevice   on the CPU: it is full\n"));
 }
 

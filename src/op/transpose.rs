@@ -4,7 +4,7 @@
 use super::multi::SpmmPacking;
 use super::prepare::get_or_make;
 use super::{SparseOp, SparseOpBuilder};
-use crate::device::{DeviceVec, Stream};
+use crate::device::{Device, DeviceVec, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::tuning::explain::{AuxiliaryPacking, AuxiliaryPackings};
 use crate::{Error, Scalar};
@@ -164,7 +164,7 @@ impl<T: Scalar> SparseOp<T> {
             self.settings.memory_limit.map(|limit| limit.saturating_sub(self.memory_bytes()));
         let device = Some(self.device.clone());
         // Profiles of GPUs do not apply if the operator has fallen back on the CPU.
-        let fell_back = self.decision.fallback.is_some();
+        let fell_back = self.decision.fallback.is_some() && self.device == Device::Cpu;
         let profile = self.settings.profile.clone().filter(|_| !fell_back);
         SparseOpBuilder {
             memory_limit,

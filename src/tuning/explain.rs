@@ -138,7 +138,7 @@ impl Explanation<'_> {
         let (rows, decision) = (self.rows, self.decision);
         writeln!(f, "matrix   {rows}")?;
         if let Some(reason) = &decision.fallback {
-            writeln!(f, "device   on the CPU: {reason}")?;
+            writeln!(f, "device   {reason}")?;
         }
         let profile = &decision.profile;
         writeln!(

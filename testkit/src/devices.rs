@@ -4,25 +4,32 @@ use sparseop::device::Graph;
 use sparseop::{Device, DeviceVec, SparseOp, Stream};
 use std::sync::OnceLock;
 
-/// Environment variable: 1 on machines whose GPU is required in the tests.
+/// Environment variable: 1 on machines whose GPU is required in the tests, `only` where they leave
+/// out the CPU.
 const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
 
 /// The CPU, and the first GPU, if any. Prints the reason if there is none.
 ///
 /// # Panics
 ///
-/// If there is no GPU and `SPARSEOP_REQUIRE_GPU` is 1.
+/// If there is no GPU and `SPARSEOP_REQUIRE_GPU` is 1 or `only`.
 pub fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| match Device::why_no_gpu() {
+        None if required() == "only" => vec![Device::auto()],
         None => vec![Device::Cpu, Device::auto()],
         Some(reason) => {
-            let required = std::env::var(REQUIRED).as_deref() == Ok("1");
-            assert!(!required, "{REQUIRED}=1, but no GPU: {reason}");
+            let required = required();
+            let is_required = ["1", "only"].contains(&required.as_str());
+            assert!(!is_required, "{REQUIRED}={required}, but no GPU: {reason}");
             eprintln!("checked on the CPU alone; no GPU: {reason}");
             vec![Device::Cpu]
         }
     })
+}
+
+fn required() -> String {
+    std::env::var(REQUIRED).unwrap_or_default()
 }
 
 /// Enqueues products that take a GPU some milliseconds. The graph has to outlive them. On the CPU

@@ -76,7 +76,7 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
         rows.min, rows.max, rows.mean
     )?;
     if let Some(reason) = &decision.fallback {
-        writeln!(out, "device   on the CPU: {reason}")?;
+        writeln!(out, "device   {reason}")?;
     }
     match &decision.basis {
         Basis::Unpaid { gain, cost } => writeln!(

@@ -264,7 +264,7 @@ fn calibrated<T: Peers>(
         .tuning(Tuning::Calibrate)
         .calibration(calibration)
         .build_analyzed(a, analysis)?;
-    console.detail(|| op.explain().to_string());
+    console.explain(&op);
     Ok(op.plan().clone())
 }
 

@@ -154,7 +154,7 @@ fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()> {
     let (mut name, mut why) = method_for(args, &a)?;
     let (op, built) = timed(|| builder.build(&a));
     let op = op?;
-    console.detail(|| op.explain().to_string());
+    console.explain(&op);
     let mut done = if name == Name::Power {
         find_eigenvalue(args, &op, console)?
     } else {

@@ -9,6 +9,7 @@ use crate::Error;
 use crate::device::Module;
 use crate::device::kernel_log::{KernelEvent, KernelOrigin, SearchClock, record};
 use crate::parallel;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
@@ -33,9 +34,19 @@ pub(super) struct Image {
     code: Vec<u8>,
     /// The only kernel in it; `None` if it is a whole module.
     kernel: Option<String>,
+    /// The entry of the cache with the code, if any.
+    entry: Option<PathBuf>,
 }
 
 impl Image {
+    /// Removes code that the driver refuses from the cache, if it is there.
+    pub(super) fn discard(&self) {
+        if let Some(entry) = &self.entry {
+            // Without the entry the code is compiled anew; if it stays, so does the failure.
+            let _ = std::fs::remove_file(entry);
+        }
+    }
+
     /// The code. PTX ends with a zero byte.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.code
@@ -73,6 +84,17 @@ pub(super) fn image_without_embedded(
 ) -> Result<Image, Error> {
     let (start, embedded) = (SearchClock::start(), find(arch, module)?);
     Ok(log(compiled(arch, embedded, Some(kernel), Cache::of_user().as_ref())?, start))
+}
+
+/// The embedded PTX of a module: for a driver that rejects the code of the compiler.
+pub(super) fn ptx_image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
+    let (start, embedded) = (SearchClock::start(), find(arch, module)?);
+    let Some(code) = embedded.ptx(number(arch)) else {
+        let reason = "this build has no PTX".to_owned();
+        return Err(failed(arch, embedded.name, reason, String::new()));
+    };
+    let reason = "the driver rejects other code".to_owned();
+    Ok(log(whole(arch, embedded.name, code, KernelOrigin::Ptx, reason), start))
 }
 
 /// True if NVRTC compiles the kernels of a module one at a time.
@@ -194,16 +216,17 @@ fn with_nvrtc(
     let target = CompileTarget::best(number(arch), nvrtc.architectures())
         .ok_or_else(|| NvrtcFailure::Compiler(unknown(nvrtc, number(arch))))?;
     let kernel = kernel.filter(|_| embedded.selectable);
-    let image = |code, kernel: Option<&str>, origin, detail| {
+    let image = |code, kernel: Option<&str>, entry, origin, detail| {
         let (image, event) = whole(arch, kernel.unwrap_or(module), code, origin, detail);
-        (Image { kernel: kernel.map(str::to_owned), ..image }, event)
+        (Image { kernel: kernel.map(str::to_owned), entry, ..image }, event)
     };
     let of = |kernel| entry(embedded, kernel, target, &nvrtc.name());
     for kernel in std::iter::once(None).chain(kernel.map(Some)) {
         let entry = of(kernel);
         let found = cache.and_then(|cache| Some((cache.load(&entry)?, cache.path(&entry))));
         if let Some((code, path)) = found {
-            return Ok(image(code, kernel, KernelOrigin::Cached, path.display().to_string()));
+            let detail = path.display().to_string();
+            return Ok(image(code, kernel, Some(path), KernelOrigin::Cached, detail));
         }
     }
     let entry = of(kernel);
@@ -214,7 +237,8 @@ fn with_nvrtc(
         None => "; not cached".to_owned(),
     };
     let detail = format!("{} for {target}{kept}", nvrtc.name());
-    Ok(image(code, kernel, KernelOrigin::Compiled, detail))
+    let path = cache.map(|cache| cache.path(&entry));
+    Ok(image(code, kernel, path, KernelOrigin::Compiled, detail))
 }
 
 /// NVRTC options, for every target: those of one kernel, or of a whole module.
@@ -252,7 +276,7 @@ fn whole(
         detail,
         time: Duration::ZERO,
     };
-    (Image { code, kernel: None }, event)
+    (Image { code, kernel: None, entry: None }, event)
 }
 
 /// Logs the origin of an image, whose search began at `start`, and returns the image.
@@ -300,8 +324,6 @@ mod tests {
     use super::*;
     use crate::device::cuda::cache::is_entry_name;
 
-    const ELF: &[u8] = b"\x7fELF";
-
     fn module(source: &'static str, hash: &'static str) -> Embedded {
         Embedded::of_source("test", source, hash)
     }
@@ -343,11 +365,12 @@ mod tests {
         let cache = Cache::below(folder.path());
         let embedded =
             module("extern \"C\" __global__ void one(float* y) { *y = 1.0f; }", "a hash");
-        let origin = || {
+        let code = || {
             let (image, event) = compiled((9, 0), &embedded, None, Some(&cache)).unwrap();
-            assert!(image.bytes().starts_with(ELF));
-            event.origin
+            assert!(CompileTarget::Cubin(90).is_code(image.bytes()));
+            (event.origin, image)
         };
+        let origin = || code().0;
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
         let nvrtc = nvrtc::library().unwrap();
@@ -358,6 +381,10 @@ mod tests {
         .unwrap();
         assert_eq!(origin(), KernelOrigin::Compiled);
         assert_eq!(origin(), KernelOrigin::Cached);
+        // Code that the driver refuses is not loaded again.
+        code().1.discard();
+        assert_eq!(origin(), KernelOrigin::Compiled);
+        code().1.discard();
         assert_eq!(
             compiled((9, 0), &embedded, None, None).unwrap().1.origin,
             KernelOrigin::Compiled

@@ -1,62 +1,13 @@
 //! The CUDA driver: a check without panics that it is usable, and its error messages.
 
+use super::api::{self, DriverError};
 use crate::Error;
-use cudarc::driver::{DriverError, result, sys};
+use cudarc::driver::sys;
+use std::ffi::{CStr, c_char};
+use std::ptr;
 
 /// Oldest supported driver interface: CUDA 11.4 introduced graph instantiation with flags.
 const OLDEST: (i32, i32) = (11, 4);
-
-/// All functions that are called. cudarc panics on a missing function, so they are looked up before
-/// the first call.
-const SYMBOLS: [&str; 47] = [
-    "cuCtxGetCurrent",
-    "cuCtxSetCurrent",
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetCount",
-    "cuDeviceGetName",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuDevicePrimaryCtxRetain",
-    "cuDeviceTotalMem_v2",
-    "cuDriverGetVersion",
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuEventElapsedTime",
-    "cuEventQuery",
-    "cuEventRecord",
-    "cuEventSynchronize",
-    "cuFuncGetAttribute",
-    "cuFuncSetAttribute",
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuGraphDestroy",
-    "cuGraphExecDestroy",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch",
-    "cuInit",
-    "cuLaunchKernel",
-    "cuMemAlloc_v2",
-    "cuMemFree_v2",
-    "cuMemFreeHost",
-    "cuMemGetInfo_v2",
-    "cuMemHostAlloc",
-    "cuMemcpyDtoDAsync_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemsetD8Async",
-    "cuModuleGetFunction",
-    "cuModuleLoadData",
-    "cuModuleUnload",
-    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-    "cuPointerGetAttribute",
-    "cuStreamBeginCapture_v2",
-    "cuStreamCreate",
-    "cuStreamDestroy_v2",
-    "cuStreamEndCapture",
-    "cuStreamIsCapturing",
-    "cuStreamWaitEvent",
-    "cuThreadExchangeStreamCaptureMode",
-];
 
 /// Returns the driver's version as `(major, minor)` if the driver is usable, otherwise the reason
 /// in one line.
@@ -99,10 +50,8 @@ fn probe() -> Result<(i32, i32), String> {
             OLDEST.0, OLDEST.1
         ));
     }
-    match SYMBOLS.iter().find(|name| symbol::<*const ()>(name).is_none()) {
-        Some(name) => Err(missing(name)),
-        None => Ok(version),
-    }
+    api::look_up().map_err(missing)?;
+    Ok(version)
 }
 
 fn missing(name: &str) -> String {
@@ -126,7 +75,7 @@ impl<R> Attempt<R> for Result<R, DriverError> {
         self.map_err(|error| Error::Gpu {
             device: format!("cuda:{gpu}"),
             action: action(),
-            code: Some(error.0 as u32),
+            code: Some(error.0),
             message: text(error),
         })
     }
@@ -134,30 +83,30 @@ impl<R> Attempt<R> for Result<R, DriverError> {
 
 /// Describes a driver error in words and by its name.
 pub(super) fn text(error: DriverError) -> String {
-    let words = error.error_string().ok().map(|s| s.to_string_lossy().into_owned());
-    let name = error.error_name().ok().map(|s| s.to_string_lossy().into_owned());
-    match (words, name) {
+    let said = |call: unsafe fn(u32, &mut *const c_char) -> Result<(), DriverError>| {
+        // SAFETY: the function writes the address of a text that is never freed, or null.
+        let text = api::value(ptr::null(), |text| unsafe { call(error.0, text) }).ok()?;
+        // SAFETY: as above.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    };
+    match (said(api::get_error_string), said(api::get_error_name)) {
         (Some(words), Some(name)) => format!("{words} ({name})"),
-        _ => format!("CUDA error {}", error.0 as u32),
+        _ => format!("CUDA error {}", error.0),
     }
 }
 
-/// Milliseconds between two events. Uses the symbol name that old drivers also have.
-///
-/// # Safety
-///
-/// Both are events of the current context and have been recorded and reached.
-pub(super) unsafe fn elapsed_ms(
-    start: sys::CUevent,
-    end: sys::CUevent,
-) -> Result<f32, DriverError> {
-    type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
-    // The initial check has found it.
-    let elapsed = symbol::<Elapsed>("cuEventElapsedTime").expect("libcuda has cuEventElapsedTime");
-    let mut ms = 0.0;
-    // SAFETY: the caller's promise.
-    unsafe { elapsed(&mut ms, start, end).result()? };
-    Ok(ms)
+/// Device number `ordinal`.
+pub(super) fn device(ordinal: usize) -> Result<sys::CUdevice, DriverError> {
+    // SAFETY: the function writes one number. A device count fits an int.
+    api::value(0, |device| unsafe { api::device_get(device, ordinal as i32) })
+}
+
+/// Name of a device.
+pub(super) fn name(device: sys::CUdevice) -> Result<String, DriverError> {
+    let mut name = [0u8; 128];
+    // SAFETY: the function writes a text that ends in NUL, of at most as many bytes.
+    unsafe { api::device_get_name(name.as_mut_ptr().cast(), name.len() as i32, device) }?;
+    Ok(name.split(|byte| *byte == 0).next().map(String::from_utf8_lossy).unwrap_or_default().into())
 }
 
 /// An integer attribute of a device.
@@ -165,6 +114,7 @@ pub(super) fn attribute(
     device: sys::CUdevice,
     attribute: sys::CUdevice_attribute,
 ) -> Result<i32, String> {
-    // SAFETY: the device was returned by the driver.
-    unsafe { result::device::get_attribute(device, attribute) }.map_err(text)
+    // SAFETY: the function writes one number.
+    api::value(0, |value| unsafe { api::device_get_attribute(value, attribute, device) })
+        .map_err(text)
 }

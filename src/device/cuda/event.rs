@@ -1,9 +1,11 @@
 //! Events: points in a stream that can be waited for and timed.
 
 use super::Gpu;
-use super::driver::{Attempt, elapsed_ms};
+use super::api;
+use super::driver::Attempt;
 use crate::Error;
-use cudarc::driver::{result, sys};
+use cudarc::driver::sys;
+use std::ptr;
 
 /// A point in a stream.
 pub(super) struct Event {
@@ -25,7 +27,8 @@ impl Event {
     /// Creates an event that is reached already.
     pub(super) fn new(gpu: Gpu) -> Result<Self, Error> {
         let _current = gpu.bind()?;
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        // SAFETY: the function writes the event.
+        let event = api::value(ptr::null_mut(), |event| unsafe { api::event_create(event, 0) });
         Ok(Self { gpu, event: event.attempt(gpu.ordinal(), || "create an event".to_owned())? })
     }
 
@@ -33,7 +36,7 @@ impl Event {
     pub(super) fn record(&self, stream: sys::CUstream) -> Result<(), Error> {
         let _current = self.gpu.bind()?;
         // SAFETY: both are alive and of one GPU.
-        let recorded = unsafe { result::event::record(self.event, stream) };
+        let recorded = unsafe { api::event_record(self.event, stream) };
         recorded.attempt(self.gpu.ordinal(), || "record an event".to_owned())
     }
 
@@ -41,22 +44,21 @@ impl Event {
     pub(super) fn synchronize(&self) -> Result<(), Error> {
         let _current = self.gpu.bind()?;
         // SAFETY: the event is alive.
-        let done = unsafe { result::event::synchronize(self.event) };
+        let done = unsafe { api::event_synchronize(self.event) };
         done.attempt(self.gpu.ordinal(), || "complete enqueued work".to_owned())
     }
 
     /// True if the event has been reached.
     pub(super) fn is_reached(&self) -> bool {
         // SAFETY: the event is alive.
-        self.gpu.bind().is_ok_and(|_current| unsafe { result::event::query(self.event) }.is_ok())
+        self.gpu.bind().is_ok_and(|_current| unsafe { api::event_query(self.event) }.is_ok())
     }
 
     /// Makes work enqueued on `stream` from now on wait for the event.
     pub(super) fn hold_up(&self, stream: sys::CUstream) -> Result<(), Error> {
         let _current = self.gpu.bind()?;
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both are alive and of one GPU.
-        let waits = unsafe { result::stream::wait_event(stream, self.event, flags) };
+        let waits = unsafe { api::stream_wait_event(stream, self.event, 0) };
         waits.attempt(self.gpu.ordinal(), || "let a stream wait for another".to_owned())
     }
 
@@ -64,7 +66,8 @@ impl Event {
     pub(super) fn seconds_since(&self, earlier: &Self) -> Result<f64, Error> {
         let _current = self.gpu.bind()?;
         // SAFETY: both were recorded and reached.
-        let ms = unsafe { elapsed_ms(earlier.event, self.event) };
+        let ms =
+            api::value(0.0, |ms| unsafe { api::event_elapsed_time(ms, earlier.event, self.event) });
         Ok(f64::from(ms.attempt(self.gpu.ordinal(), || "time enqueued work".to_owned())?) * 1e-3)
     }
 }
@@ -73,7 +76,7 @@ impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_current) = self.gpu.bind() {
             // SAFETY: this value owns the event.
-            let _ = unsafe { result::event::destroy(self.event) };
+            let _ = unsafe { api::event_destroy(self.event) };
         }
     }
 }

@@ -1,13 +1,13 @@
 //! GPU memory allocated by another library.
 
+use super::api::{self, DriverError};
 use super::memory::Buffer;
 use super::{Gpu, driver};
 use crate::Error;
-use cudarc::driver::DriverError;
-use cudarc::driver::sys::{self, CUpointer_attribute as Attribute};
+use cudarc::driver::sys::{CUmemorytype, CUpointer_attribute as Attribute};
 
 /// The driver's memory type of host memory.
-const HOST: u64 = sys::CUmemorytype::CU_MEMORYTYPE_HOST as u64;
+const HOST: u64 = CUmemorytype::CU_MEMORYTYPE_HOST as u64;
 
 impl Gpu {
     /// Wraps `len` elements allocated by another library. They are never freed here.
@@ -100,6 +100,6 @@ fn attribute(which: Attribute, address: u64) -> Result<u64, DriverError> {
     let mut value = 0u64;
     // SAFETY: none of the queried attributes has more than 8 bytes; the shorter ones leave the
     // other bytes 0.
-    unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), which, address).result()? };
+    unsafe { api::pointer_get_attribute((&raw mut value).cast(), which, address)? };
     Ok(value)
 }

@@ -1,11 +1,12 @@
 //! Graphs: work captured from a stream, to be launched repeatedly.
 
 use super::queue::{Recorded, Retained};
-use super::{Gpu, Queue};
+use super::{Gpu, Queue, api};
 use crate::Error;
-use cudarc::driver::{result, sys};
+use cudarc::driver::sys;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
 
 impl Queue {
     /// Captures the work enqueued by `work` as a graph. Waits first for everything enqueued
@@ -15,7 +16,7 @@ impl Queue {
         work: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<Recording, Error> {
         // Relaxed: other threads may continue to allocate.
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
         let gpu = self.gpu();
         {
             let _turn = self.turn()?;
@@ -24,7 +25,7 @@ impl Queue {
             let mut recorded = self.recorded();
             // SAFETY: the stream is alive.
             self.call("begin a capture", || unsafe {
-                result::stream::begin_capture(self.stream(), mode)
+                api::stream_begin_capture(self.stream(), mode)
             })?;
             *recorded = Some(Recorded::by_this_thread());
         }
@@ -33,8 +34,11 @@ impl Queue {
             let _turn = self.turn()?;
             let mut recorded = self.recorded();
             // SAFETY: the capture was begun above.
-            let graph = self
-                .call("end a capture", || unsafe { result::stream::end_capture(self.stream()) });
+            let graph = self.call("end a capture", || {
+                api::value(ptr::null_mut(), |graph| unsafe {
+                    api::stream_end_capture(self.stream(), graph)
+                })
+            });
             (graph, recorded.take().map_or_else(Retained::new, |recorded| recorded.kept))
         };
         let graph = graph.map(|graph| Captured { gpu, graph });
@@ -44,8 +48,10 @@ impl Queue {
         }
         let graph = graph?;
         let executable = self.call("instantiate a graph", || {
-            // SAFETY: the graph is complete.
-            unsafe { result::graph::instantiate(graph.graph, sys::CUgraphInstantiate_flags(0)) }
+            api::value(ptr::null_mut(), |executable| {
+                // SAFETY: the graph is complete.
+                unsafe { api::graph_instantiate(executable, graph.graph, 0) }
+            })
         })?;
         Ok(Recording { gpu, executable, _kept: kept })
     }
@@ -61,7 +67,7 @@ impl Drop for Captured {
     fn drop(&mut self) {
         if let Ok(_current) = self.gpu.bind() {
             // SAFETY: the graph has no other owner.
-            let _ = unsafe { result::graph::destroy(self.graph) };
+            let _ = unsafe { api::graph_destroy(self.graph) };
         }
     }
 }
@@ -98,7 +104,7 @@ impl Recording {
         }
         // SAFETY: both are alive and of one GPU, which the caller has checked.
         queue.call("launch a graph", || unsafe {
-            result::graph::launch(self.executable, queue.stream())
+            api::graph_launch(self.executable, queue.stream())
         })
     }
 }
@@ -109,7 +115,7 @@ impl Drop for Recording {
         let _ = self.gpu.synchronize();
         if let Ok(_current) = self.gpu.bind() {
             // SAFETY: it is never launched again.
-            let _ = unsafe { result::graph::exec_destroy(self.executable) };
+            let _ = unsafe { api::graph_exec_destroy(self.executable) };
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::driver::Attempt;
 use super::staging::Byte;
-use super::{Gpu, Queue};
+use super::{Gpu, Queue, api};
 use crate::device::Ptr;
 use crate::{Error, memory};
-use cudarc::driver::{result, sys};
+use cudarc::driver::sys;
 use std::marker::PhantomData;
 use std::sync::{MutexGuard, PoisonError, Weak};
 
@@ -28,8 +28,10 @@ impl Gpu {
     /// Free device memory, in bytes.
     pub(crate) fn free_memory(&self) -> Result<u64, Error> {
         let _current = self.bind()?;
-        let (free, _) =
-            result::mem_get_info().attempt(self.ordinal(), || "ask for free memory".to_owned())?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the function writes two numbers.
+        let asked = unsafe { api::mem_get_info(&mut free, &mut total) };
+        asked.attempt(self.ordinal(), || "ask for free memory".to_owned())?;
         Ok(free as u64)
     }
 
@@ -83,18 +85,16 @@ impl Gpu {
             len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
         let allocated = match needed {
             // SAFETY: the content of the memory has no type until it is written.
-            Some(bytes) => unsafe { result::malloc_sync(bytes) },
-            None => Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
+            Some(bytes) => api::value(0, |address| unsafe { api::mem_alloc(address, bytes) }),
+            None => Err(api::OUT_OF_MEMORY),
         };
         match allocated {
             Ok(address) => Ok(buffer(address)),
-            Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
-                Err(Error::GpuMemory {
-                    device: self.to_string(),
-                    needed: needed.map_or(u64::MAX, |bytes| bytes as u64),
-                    free: self.free_memory().unwrap_or(0),
-                })
-            }
+            Err(api::OUT_OF_MEMORY) => Err(Error::GpuMemory {
+                device: self.to_string(),
+                needed: needed.map_or(u64::MAX, |bytes| bytes as u64),
+                free: self.free_memory().unwrap_or(0),
+            }),
             refused => {
                 refused.attempt(self.ordinal(), || format!("allocate {len} elements")).map(buffer)
             }
@@ -138,7 +138,9 @@ impl Gpu {
             // Portable: every context of the process may copy from it.
             let flags = sys::CU_MEMHOSTALLOC_PORTABLE;
             // SAFETY: a new allocation, zeroed before it is read.
-            let start = unsafe { result::malloc_host(bytes, flags) };
+            let start = api::value(std::ptr::null_mut(), |start| unsafe {
+                api::mem_host_alloc(start, bytes, flags)
+            });
             let start = start
                 .attempt(self.ordinal(), || format!("page-lock {bytes} bytes of host memory"))?;
             // SAFETY: the driver has allocated `bytes` bytes.
@@ -234,13 +236,13 @@ impl<T: Copy> Buffer<T> {
 
 /// Guard during which this thread may allocate and load kernels, even if another capture in the
 /// process uses a stricter mode: nothing of it becomes part of a graph.
-pub(super) struct Relaxed(sys::CUstreamCaptureMode);
+pub(super) struct Relaxed(u32);
 
 impl Relaxed {
     pub(super) fn new() -> Self {
-        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
         // SAFETY: exchanges the capture mode of this thread with the given one.
-        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        let _ = unsafe { api::thread_exchange_capture_mode(&mut mode) };
         Self(mode)
     }
 }
@@ -248,7 +250,7 @@ impl Relaxed {
 impl Drop for Relaxed {
     fn drop(&mut self) {
         // SAFETY: as above.
-        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
+        let _ = unsafe { api::thread_exchange_capture_mode(&mut self.0) };
     }
 }
 
@@ -261,7 +263,7 @@ impl<T> Drop for Buffer<T> {
             let _relaxed = Relaxed::new();
             // SAFETY: the address came from the driver and is freed once. The driver waits for work
             // that may use it. An error here belongs to earlier work, which reports it itself.
-            let _ = unsafe { result::free_sync(self.address) };
+            let _ = unsafe { api::mem_free(self.address) };
         }
     }
 }
@@ -302,7 +304,7 @@ impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
         if let (Ok(_current), true) = (self.gpu.bind(), self.len * size_of::<T>() != 0) {
             // SAFETY: the memory came from the driver and is freed once.
-            let _ = unsafe { result::free_host(self.start.cast()) };
+            let _ = unsafe { api::mem_free_host(self.start.cast()) };
         }
     }
 }

@@ -1,5 +1,6 @@
 //! NVIDIA GPUs through the CUDA driver. Only the files of this folder use cudarc.
 
+mod api;
 mod cache;
 mod ceilings;
 pub(crate) mod compiler;
@@ -14,6 +15,7 @@ mod nvrtc;
 mod overlap;
 mod queue;
 mod residence;
+mod self_test;
 mod staging;
 mod target;
 
@@ -23,15 +25,16 @@ pub(crate) use queue::Queue;
 
 use super::{DeviceSpec, GpuRuntime, GpuSpec, Module};
 use crate::Error;
+use cudarc::driver::sys;
 use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
     CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
 };
-use cudarc::driver::{result, sys};
 use driver::Attempt;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fmt::{self, Debug, Display};
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 
@@ -79,7 +82,7 @@ impl Drop for Current {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
             // SAFETY: this context was current before.
-            let _ = unsafe { result::ctx::set_current(before) };
+            let _ = unsafe { api::ctx_set_current(before) };
         }
     }
 }
@@ -119,7 +122,9 @@ pub(super) fn runtime() -> GpuRuntime {
 /// Returns the number of GPUs, or the reason why none can be used.
 pub(super) fn count() -> Result<usize, String> {
     driver::version()?;
-    match result::device::get_count().map_err(driver::text)? {
+    // SAFETY: the function writes one number.
+    let count = api::value(0, |count| unsafe { api::device_get_count(count) });
+    match count.map_err(driver::text)? {
         n @ 1.. => Ok(n as usize),
         _ => Err("the NVIDIA driver finds no GPU".to_owned()),
     }
@@ -146,10 +151,9 @@ pub(super) fn open(n: usize) -> Result<Gpu, String> {
 }
 
 fn create(ordinal: usize) -> Result<Gpu, String> {
-    // A device count fits an int.
-    let device = result::device::get(ordinal as i32).map_err(driver::text)?;
+    let device = driver::device(ordinal).map_err(driver::text)?;
     let attribute = |which| driver::attribute(device, which).map(|value| value as u32);
-    let name = result::device::get_name(device).map_err(driver::text)?;
+    let name = driver::name(device).map_err(driver::text)?;
     let capability = (
         attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
         attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
@@ -160,20 +164,22 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
             capability.0, capability.1, OLDEST.0, OLDEST.1
         ));
     }
-    // SAFETY: the device was returned by the driver.
-    let memory = unsafe { result::device::total_mem(device) }.map_err(driver::text)?;
+    // SAFETY: the device was returned by the driver; the function writes one number.
+    let memory = api::value(0, |bytes| unsafe { api::device_total_mem(bytes, device) });
     let spec = DeviceSpec {
         name,
         instructions: format!("sm_{}{}", capability.0, capability.1),
         threads: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
         gpu: Some(GpuSpec {
             l2_bytes: u64::from(attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
-            memory_bytes: memory as u64,
+            memory_bytes: memory.map_err(driver::text)? as u64,
             driver: driver::version().map(|(major, minor)| format!("{major}.{minor}"))?,
         }),
     };
     // SAFETY: as above.
-    let context = unsafe { result::primary_ctx::retain(device) }.map_err(driver::text)?;
+    let context =
+        api::value(ptr::null_mut(), |context| unsafe { api::primary_ctx_retain(context, device) })
+            .map_err(driver::text)?;
     let gpu = Gpu(Box::leak(Box::new(Inner {
         ordinal,
         context,
@@ -193,7 +199,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         bound.and_then(|_current| Queue::create(gpu).map_err(driver::text)).inspect_err(|_| {
             // SAFETY: retained above, and no other code has the GPU yet. If this also fails, the
             // first error is the one to report.
-            let _ = unsafe { result::primary_ctx::release(device) };
+            let _ = unsafe { api::primary_ctx_release(device) };
         })?;
     gpu.0.queue.set(queue).expect("a fresh GPU has no queue yet");
     Ok(gpu)
@@ -223,15 +229,20 @@ impl Gpu {
     /// Makes the context of the GPU current for this thread, until the guard is dropped.
     fn bind(&self) -> Result<Current, Error> {
         let attempt = || "use its context".to_owned();
-        let before = result::ctx::get_current().attempt(self.0.ordinal, attempt)?;
-        if before == Some(self.0.context) {
+        // SAFETY: the function writes the context, null if there is none.
+        let before =
+            api::value(ptr::null_mut(), |context| unsafe { api::ctx_get_current(context) })
+                .attempt(self.0.ordinal, attempt)?;
+        if before == self.0.context {
             return Ok(Current(None));
         }
         // SAFETY: the context is retained as long as the process runs.
-        let bound = unsafe { result::ctx::set_current(self.0.context) };
+        let bound = unsafe { api::ctx_set_current(self.0.context) };
         // A thread without a context keeps this one: switching back and forth takes longer than a
         // launch.
-        bound.attempt(self.0.ordinal, attempt).map(|()| Current(before))
+        bound
+            .attempt(self.0.ordinal, attempt)
+            .map(|()| Current((!before.is_null()).then_some(before)))
     }
 
     /// The default queue.
@@ -265,7 +276,9 @@ impl Gpu {
         // A module loaded earlier may be queried by a thread that has no context yet.
         let _current = self.bind()?;
         // SAFETY: the module is loaded.
-        let function = unsafe { result::module::get_function(loaded.handle, symbol) };
+        let function = api::value(ptr::null_mut(), |function| unsafe {
+            api::module_get_function(function, loaded.handle, symbol.as_ptr())
+        });
         let function = function
             .attempt(self.0.ordinal, || format!("find the kernel {name} of {}.cu", module.file))?;
         Ok(Kernel { function, overlaps: loaded.overlaps })
@@ -324,20 +337,27 @@ impl Gpu {
         let _current = self.bind()?;
         let _relaxed = memory::Relaxed::new();
         let load = |image: compiler::Image| {
+            let code = image.bytes();
             // SAFETY: a complete CUBIN, or PTX that ends in NUL.
-            let code = unsafe { result::module::load_data(image.bytes().as_ptr().cast()) };
-            let handle =
-                code.attempt(self.0.ordinal, || format!("load the kernels of {}.cu", module.file))?;
-            // SAFETY: the module has just been loaded.
-            let overlaps = unsafe { overlap::is_marked(handle) };
+            let handle = api::value(ptr::null_mut(), |handle| unsafe {
+                api::module_load_data(handle, code.as_ptr().cast())
+            });
+            if handle.is_err_and(|error| error.is_refusal()) {
+                image.discard();
+            }
+            let handle = handle
+                .attempt(self.0.ordinal, || format!("load the kernels of {}.cu", module.file))?;
+            let overlaps = overlap::is_marked(code);
             Ok((image.kernel().map(str::to_owned), Loaded { handle, overlaps }))
         };
-        let image = compiler::image(self.0.capability, module, name)?;
+        let capability = self.0.capability;
+        let image = compiler::image(capability, module, name)?;
+        // A driver older than the compiler of the build may reject the embedded code, but not code
+        // compiled on this machine, or PTX.
         let (kernel, loaded) = load(image).or_else(|refused| {
-            // A driver older than the compiler of the build may reject the embedded code, but not
-            // code compiled on this machine.
-            compiler::image_without_embedded(self.0.capability, module, name)
+            compiler::image_without_embedded(capability, module, name)
                 .and_then(load)
+                .or_else(|_| compiler::ptx_image(capability, module).and_then(load))
                 .map_err(|_| refused)
         })?;
         let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@
 //! code is known. Here the functions are looked up once, and results remain numbers.
 
 use super::target::CompileTarget;
+use crate::memory;
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -21,6 +22,11 @@ type Create = unsafe extern "C" fn(
     *const *const c_char,
     *const *const c_char,
 ) -> NvrtcStatus;
+
+/// Most bytes of code or log, and most architectures, that a library may report: many times what
+/// any has.
+const MAX_BYTES: usize = 1 << 28;
+const MAX_ARCHITECTURES: c_int = 1 << 12;
 
 const SUCCESS: NvrtcStatus = nvrtcResult::NVRTC_SUCCESS as NvrtcStatus;
 
@@ -133,9 +139,9 @@ impl Nvrtc {
             CompileTarget::Cubin(_) => self.cubin,
             CompileTarget::Ptx(_) => self.ptx,
         };
-        let code = program.fetch(functions).filter(|code| !code.is_empty());
+        let code = program.fetch(functions).filter(|code| target.is_code(code));
         let nothing =
-            || NvrtcFailure::Compiler(format!("{} gives no code for {target}", self.name()));
+            || NvrtcFailure::Compiler(format!("{} gives no valid code for {target}", self.name()));
         Ok((code.ok_or_else(nothing)?, log))
     }
 }
@@ -147,14 +153,14 @@ fn architectures() -> Result<Vec<u32>, String> {
     let list: unsafe extern "C" fn(*mut c_int) -> NvrtcStatus = function("nvrtcGetSupportedArchs")?;
     let mut len = 0;
     // SAFETY: the function writes one number.
-    if unsafe { count(&mut len) } != SUCCESS {
+    if unsafe { count(&mut len) } != SUCCESS || !(0..=MAX_ARCHITECTURES).contains(&len) {
         return Ok(Vec::new());
     }
-    let mut found = vec![0; len.max(0) as usize];
+    let mut found = vec![0; len as usize];
     // SAFETY: there is room for the reported count of numbers.
     let status = unsafe { list(found.as_mut_ptr()) };
     Ok(if status == SUCCESS {
-        found.into_iter().map(|arch| arch as u32).collect()
+        found.into_iter().filter_map(|arch| u32::try_from(arch).ok()).collect()
     } else {
         Vec::new()
     })
@@ -202,10 +208,13 @@ impl<'a> NvrtcProgram<'a> {
     fn fetch(&self, (size_of, copy_out): (SizeOf, CopyOut)) -> Option<Vec<u8>> {
         let mut size = 0;
         // SAFETY: the program exists, and the function writes one number.
-        if unsafe { size_of(self.handle, &mut size) } != SUCCESS {
+        if unsafe { size_of(self.handle, &mut size) } != SUCCESS || size > MAX_BYTES {
             return None;
         }
-        let mut bytes = vec![0u8; size];
+        let mut bytes = memory::filled(size, 0u8).ok()?;
+        if bytes.is_empty() {
+            return Some(bytes);
+        }
         // SAFETY: there is room for the reported number of bytes.
         let status = unsafe { copy_out(self.handle, bytes.as_mut_ptr().cast()) };
         (status == SUCCESS).then_some(bytes)

@@ -5,15 +5,15 @@
 //! the previous launch uses. Other work that follows it in the stream waits for its end as usual.
 //! See `OVERLAPPING` in `kernels/common.cuh`.
 
+use super::api::{self, DriverError};
 use super::driver::{symbol, version};
-use cudarc::driver::{DriverError, sys};
-use std::ffi::{CStr, c_char, c_void};
+use cudarc::driver::sys;
+use std::ffi::c_void;
 use std::mem::offset_of;
 use std::sync::OnceLock;
 
-/// Variable that marks the machine code of a file all of whose kernels wait for the previous
-/// launch.
-const MARK: &CStr = c"launches_overlap";
+/// Name of the variable in code all of whose kernels wait for the previous launch.
+const MARK: &[u8] = b"launches_overlap";
 
 /// Oldest driver interface that can also capture such launches in graphs.
 const OLDEST: (i32, i32) = (12, 4);
@@ -45,14 +45,8 @@ struct Config {
 const _: () = assert!(size_of::<Attribute>() == 72 && size_of::<Config>() == 56);
 const _: () = assert!(offset_of!(Config, stream) == 32 && offset_of!(Config, count) == 48);
 
-type LaunchKernel = unsafe extern "C" fn(
-    *const Config,
-    sys::CUfunction,
-    *mut *mut c_void,
-    *mut *mut c_void,
-) -> sys::CUresult;
-type GetGlobal =
-    unsafe extern "C" fn(*mut u64, *mut usize, sys::CUmodule, *const c_char) -> sys::CUresult;
+type LaunchKernel =
+    unsafe extern "C" fn(*const Config, sys::CUfunction, *mut *mut c_void, *mut *mut c_void) -> u32;
 
 /// The driver's function for such launches, if any. Looked up by name because old bindings do not
 /// have it.
@@ -64,25 +58,17 @@ fn launcher() -> Option<LaunchKernel> {
     })
 }
 
-/// True if the kernels of a module wait for the previous launch and the driver supports such
-/// launches.
-///
-/// # Safety
-///
-/// The module is loaded, and its context is current.
-pub(super) unsafe fn is_marked(module: sys::CUmodule) -> bool {
-    let Some(get_global) = symbol::<GetGlobal>("cuModuleGetGlobal_v2") else { return false };
-    let (mut address, mut bytes) = (0, 0);
-    // SAFETY: the caller's promise; the function writes two numbers.
-    let found = unsafe { get_global(&mut address, &mut bytes, module, MARK.as_ptr()) };
-    found.result().is_ok() && launcher().is_some()
+/// True if the kernels of machine code or PTX wait for the previous launch and the driver supports
+/// such launches.
+pub(super) fn is_marked(code: &[u8]) -> bool {
+    code.windows(MARK.len()).any(|bytes| bytes == MARK) && launcher().is_some()
 }
 
-/// As `result::launch_kernel`, for a kernel of a module that [`is_marked`].
+/// As [`api::launch_kernel`], for a kernel of code that [`is_marked`].
 ///
 /// # Safety
 ///
-/// As for `result::launch_kernel`.
+/// As for [`api::launch_kernel`].
 pub(super) unsafe fn launch_kernel(
     function: sys::CUfunction,
     grid: (u32, u32, u32),
@@ -91,7 +77,7 @@ pub(super) unsafe fn launch_kernel(
     stream: sys::CUstream,
     args: &mut [*mut c_void],
 ) -> Result<(), DriverError> {
-    let launch = launcher().expect("asked for when the module was found to be marked");
+    let launch = launcher().expect("looked up when the code was found to be marked");
     let attribute = Attribute { id: OVERLAP, padding: 0, allowed: 1, rest: [0; 15] };
     let config = Config {
         grid: grid.into(),
@@ -102,5 +88,5 @@ pub(super) unsafe fn launch_kernel(
         count: 1,
     };
     // SAFETY: the caller's promise; the attribute lives until the call returns.
-    unsafe { launch(&config, function, args.as_mut_ptr(), std::ptr::null_mut()).result() }
+    api::result(unsafe { launch(&config, function, args.as_mut_ptr(), std::ptr::null_mut()) })
 }

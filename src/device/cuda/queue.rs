@@ -1,12 +1,13 @@
 //! CUDA streams: in-order queues of GPU work.
 
+use super::api::{self, DriverError};
 use super::driver::Attempt;
 use super::event::Event;
 use super::launch_gate::LaunchGate;
 use super::{Gpu, Kernel, overlap};
 use crate::Error;
 use crate::device::{Launch, Ptr};
-use cudarc::driver::{DriverError, result, sys};
+use cudarc::driver::sys;
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -109,7 +110,20 @@ impl Kernel {
             if self.overlaps {
                 overlap::launch_kernel(self.function, grid, block, shared, queue.0.stream, pointers)
             } else {
-                result::launch_kernel(self.function, grid, block, shared, queue.0.stream, pointers)
+                let (start, extra) = (pointers.as_mut_ptr(), std::ptr::null_mut());
+                api::launch_kernel(
+                    self.function,
+                    grid.0,
+                    grid.1,
+                    grid.2,
+                    block.0,
+                    block.1,
+                    block.2,
+                    shared,
+                    queue.0.stream,
+                    start,
+                    extra,
+                )
             }
         })
     }
@@ -134,7 +148,11 @@ impl Queue {
 
     /// Creates a stream that does not synchronise with any other. The context of `gpu` is current.
     pub(super) fn create(gpu: Gpu) -> Result<Self, DriverError> {
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the function writes the stream.
+        let stream = api::value(std::ptr::null_mut(), |stream| unsafe {
+            api::stream_create(stream, flags)
+        })?;
         Ok(Self::around(gpu, stream, true))
     }
 
@@ -231,7 +249,7 @@ impl Queue {
         }
         // SAFETY: the caller's promise.
         self.call("clear memory", || unsafe {
-            result::memset_d8_async(ptr.address(), 0, bytes, self.0.stream)
+            api::memset_d8_async(ptr.address(), 0, bytes, self.0.stream)
         })
     }
 
@@ -246,7 +264,12 @@ impl Queue {
         }
         // SAFETY: the caller's promise.
         self.call("copy to the GPU", || unsafe {
-            result::memcpy_htod_async(to.address(), from, self.0.stream)
+            api::memcpy_htod_async(
+                to.address(),
+                from.as_ptr().cast(),
+                size_of_val(from),
+                self.0.stream,
+            )
         })
     }
 
@@ -267,7 +290,7 @@ impl Queue {
         }
         // SAFETY: the caller's promise.
         self.call("copy on the GPU", || unsafe {
-            result::memcpy_dtod_async(to.address(), from.address(), bytes, self.0.stream)
+            api::memcpy_dtod_async(to.address(), from.address(), bytes, self.0.stream)
         })
     }
 
@@ -283,8 +306,7 @@ impl Queue {
         }
         // SAFETY: the caller's promise.
         self.call("copy from the GPU", || unsafe {
-            sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from.address(), bytes, self.0.stream)
-                .result()
+            api::memcpy_dtoh_async(to.as_mut_ptr().cast(), from.address(), bytes, self.0.stream)
         })
     }
 
@@ -301,7 +323,7 @@ impl Queue {
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         self.call("copy within the GPU", || unsafe {
-            result::memcpy_dtod_async(to.address(), from.address(), len, self.0.stream)
+            api::memcpy_dtod_async(to.address(), from.address(), len, self.0.stream)
         })
     }
 
@@ -416,9 +438,10 @@ impl OpenStream {
 
     fn is_capturing(&self) -> Result<bool, Error> {
         // SAFETY: the stream is alive.
-        let status =
-            self.call("ask for captures", || unsafe { result::stream::is_capturing(self.stream) })?;
-        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        let status = self.call("ask for captures", || {
+            api::value(0, |status| unsafe { api::stream_is_capturing(self.stream, status) })
+        })?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
     }
 
     /// Waits for everything enqueued. Captured work is not executed, and so not waited for. Other
@@ -430,7 +453,7 @@ impl OpenStream {
             return Ok(());
         }
         // SAFETY: the stream is alive.
-        self.call("complete enqueued work", || unsafe { result::stream::synchronize(self.stream) })
+        self.call("complete enqueued work", || unsafe { api::stream_synchronize(self.stream) })
     }
 }
 
@@ -442,8 +465,8 @@ impl Drop for OpenStream {
             // SAFETY: this value owns the stream. Enqueued work is done before another queue gets
             // its identifier, and with it its scratch memory.
             unsafe {
-                let _ = result::stream::synchronize(self.stream);
-                let _ = result::stream::destroy(self.stream);
+                let _ = api::stream_synchronize(self.stream);
+                let _ = api::stream_destroy(self.stream);
             }
             ids().free.push(self.id);
         } else if let (Ok(false), Ok(end)) =

@@ -1,9 +1,8 @@
 //! Dynamic shared memory of kernels, and occupancy: the number of blocks that are resident at once.
 
 use super::driver::Attempt;
-use super::{Gpu, Kernel, driver};
+use super::{Gpu, Kernel, api, driver};
 use crate::Error;
-use cudarc::driver::result::{self, function, occupancy};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
 use cudarc::driver::sys::CUfunction_attribute::{
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
@@ -20,7 +19,7 @@ impl Gpu {
             message,
         };
         let _current = self.bind()?;
-        let device = result::device::get(self.ordinal() as i32).attempt(self.ordinal(), action)?;
+        let device = driver::device(self.ordinal()).attempt(self.ordinal(), action)?;
         let all = driver::attribute(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
             .map_err(refused)?;
         Ok((all.max(0) as u32).saturating_sub(self.own_shared_memory(kernel)?))
@@ -31,9 +30,9 @@ impl Gpu {
         let action = || "tell how much shared memory a kernel has".to_owned();
         let _current = self.bind()?;
         // SAFETY: the kernel is loaded and its module is never unloaded.
-        let own = unsafe {
-            function::get_function_attribute(kernel.function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
-        };
+        let own = api::value(0, |bytes| unsafe {
+            api::func_get_attribute(bytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel.function)
+        });
         Ok(own.attempt(self.ordinal(), action)?.max(0) as u32)
     }
 
@@ -64,16 +63,13 @@ impl Gpu {
         // Always the maximum: another matrix may use the same kernel with more.
         let which = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the kernel is loaded and its module is never unloaded.
-        unsafe { function::set_function_attribute(kernel.function, which, most as i32) }
+        unsafe { api::func_set_attribute(kernel.function, which, most as i32) }
             .attempt(self.ordinal(), action)?;
         // SAFETY: as above.
-        let blocks = unsafe {
-            occupancy::max_active_block_per_multiprocessor(
-                kernel.function,
-                threads as i32,
-                bytes as usize,
-            )
-        };
+        let blocks = api::value(0, |blocks| unsafe {
+            let (threads, bytes) = (threads as i32, bytes as usize);
+            api::occupancy_max_active_blocks(blocks, kernel.function, threads, bytes)
+        });
         let blocks = blocks.attempt(self.ordinal(), action)?;
         Ok(blocks.max(1) as u32 * self.multiprocessors() as u32)
     }

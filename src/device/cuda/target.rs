@@ -42,6 +42,42 @@ impl CompileTarget {
             supported.iter().copied().filter(|known| *known <= arch).max().map(Self::Ptx)
         })
     }
+
+    /// True if the driver can read bytes as code of this kind without leaving them.
+    pub(super) fn is_code(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Cubin(_) => is_complete_elf(bytes).unwrap_or(false),
+            Self::Ptx(_) => bytes.last() == Some(&0),
+        }
+    }
+}
+
+/// True if bytes begin with an ELF header of 64 bits and hold all segments and sections that it
+/// names; `None` if they end before that is known.
+fn is_complete_elf(bytes: &[u8]) -> Option<bool> {
+    /// Type of sections that take no space in the file.
+    const NOBITS: u64 = 8;
+    let number = |at: u64, len: usize| {
+        let field = bytes.get(usize::try_from(at).ok()?..)?.get(..len)?;
+        Some(field.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let holds =
+        |start: u64, len: u64| start.checked_add(len).is_some_and(|end| end <= bytes.len() as u64);
+    let (segments, segment, segment_count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+    let (sections, section, section_count) = (number(0x28, 8)?, number(0x3a, 2)?, number(0x3c, 2)?);
+    if !bytes.starts_with(b"\x7fELF\x02") || !holds(segments, segment * segment_count) {
+        return Some(false);
+    }
+    for n in 0..section_count {
+        let header = sections.checked_add(n * section)?;
+        let (kind, start) =
+            (number(header.checked_add(4)?, 4)?, number(header.checked_add(0x18)?, 8)?);
+        let len = number(header.checked_add(0x20)?, 8)?;
+        if kind != NOBITS && !holds(start, len) {
+            return Some(false);
+        }
+    }
+    Some(section_count > 0)
 }
 
 impl Display for CompileTarget {
@@ -77,6 +113,29 @@ mod tests {
         }
         assert_eq!(runs_on(89, [80, 86, 87, 90]), Some(86));
         assert_eq!(runs_on(87, [80, 87]), Some(87));
+    }
+
+    #[test]
+    fn code_that_ends_early_is_none() {
+        let mut elf = vec![0; 0x40 + 2 * 0x40 + 10];
+        elf[..5].copy_from_slice(b"\x7fELF\x02");
+        elf[0x28] = 0x40; // Sections.
+        elf[0x3a] = 0x40;
+        elf[0x3c] = 2;
+        elf[0x40 + 0x40 + 0x18] = 0xc0; // The second one has the last ten bytes.
+        elf[0x40 + 0x40 + 0x20] = 10;
+        let cubin = CompileTarget::Cubin(90);
+        assert!(cubin.is_code(&elf));
+        assert!((0..elf.len()).all(|len| !cubin.is_code(&elf[..len])));
+        let with = |at: usize, byte| {
+            let mut elf = elf.clone();
+            elf[at] = byte;
+            cubin.is_code(&elf)
+        };
+        assert!(!with(0, 0) && !with(0x2f, 0xff) && !with(0x3c, 9) && !with(0x9f, 0xff));
+        assert!(!with(0x3c, 0) && !cubin.is_code(b"garbage"));
+        let ptx = CompileTarget::Ptx(75);
+        assert!(ptx.is_code(b".version\0") && !ptx.is_code(b".version") && !ptx.is_code(b""));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum Instruction {
     /// `to = √a`
     Sqrt(u16, u16),
     /// Stores `a` at index `b` of a ring of [`RING`] registers. The first operand is the first
-    /// register of the ring, which may lie beyond the window.
+    /// register of the ring, which lies beyond the window.
     Push(u16, u16, u16),
     /// Sets [`STATUS`] to the first number and ends the program if `a <= b`.
     StopAtMost(u16, u16, u16),
@@ -66,12 +66,13 @@ impl Code {
             let (_, to, a, b) = instruction.parts();
             let ring = matches!(instruction, Instruction::Push(..));
             let end = if ring { usize::from(to) + usize::from(RING) } else { usize::from(to) + 1 };
-            let in_window =
-                a < WINDOW && b < WINDOW && (ring || to < WINDOW || instruction.stops());
+            // Programs read the first registers from a copy, which rings are not part of.
+            let in_place = instruction.stops() || ring != (to < WINDOW);
+            let in_window = a < WINDOW && b < WINDOW && in_place;
             if !in_window || (!instruction.stops() && end > registers) {
                 let message = format!(
                     "{instruction:?} names a register that is not there, of {registers}; or none \
-                     of the first {WINDOW}"
+                     of the first {WINDOW}; or a ring that begins in them"
                 );
                 return Err(Error::VectorPass { message });
             }
@@ -204,6 +205,8 @@ mod tests {
             (Add(WINDOW, 0, 0), 100),
             (Sqrt(2, WINDOW), 100),
             (Push(90, 0, 0), 217),
+            // On a GPU later instructions would read the earlier number.
+            (Push(WINDOW - 1, 0, 0), 1000),
             (Mul(9, 0, 9), 9),
         ] {
             let mut code = Code::new();

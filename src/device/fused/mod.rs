@@ -8,8 +8,8 @@
 //! captured in a [`Graph`](super::Graph). On the CPU the same calls do their work at once.
 //!
 //! Registers and sums are 64-bit numbers for every scalar type of the vectors. The order of a sum
-//! depends on the length and the device alone: its bits are reproducible, on the CPU for any number
-//! of threads.
+//! depends on the length, on the device, and on a GPU on whether all vectors begin at multiples of
+//! 16 bytes: its bits are reproducible, on the CPU for any number of threads.
 //!
 //! ```
 //! use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, Passes};
@@ -142,6 +142,9 @@ pub struct Step<'a, T: Scalar> {
 /// While the register [`STATUS`] is not zero, passes do nothing, except those that always run. A
 /// program that detects the end of an iteration sets it, and the work enqueued behind it leaves the
 /// vectors unchanged. The register [`ONE`] holds a one.
+///
+/// All passes of one value, also those captured in graphs, share its registers. Passes that run at
+/// the same time on two streams must not use the same ones.
 #[derive(Debug)]
 pub struct Passes<T: Scalar> {
     stream: Stream,

@@ -349,3 +349,30 @@ fn registers_are_neither_read_nor_set_while_a_graph_is_captured() {
         assert_eq!(passes.read().unwrap(), values);
     }
 }
+
+#[test]
+fn graphs_and_passes_on_two_streams_have_sums_of_their_own() {
+    let Some(gpu) = devices().iter().find(|device| **device != Device::Cpu) else { return };
+    let (stream, second) = (Stream::new(gpu).unwrap(), Stream::new(gpu).unwrap());
+    let mut passes = Passes::<f64>::new(&stream, 64, Code::new()).unwrap();
+    let vector = DeviceVec::from_slice(gpu, &x_vector::<f64>(1_000_001)).unwrap();
+    let dots = |at| Dots {
+        of: &vector,
+        with: None,
+        and: None,
+        at,
+        then: Program::default(),
+        backward: false,
+    };
+    passes.dots(dots(8)).unwrap();
+    let expected = passes.read().unwrap()[8];
+    let graph = stream.capture(&mut || passes.dots(dots(10))).unwrap();
+    for _ in 0..1000 {
+        graph.launch(&second).unwrap();
+        passes.dots(dots(12)).unwrap();
+    }
+    second.synchronize().unwrap();
+    passes.dots(dots(14)).unwrap();
+    let registers = passes.read().unwrap();
+    assert_eq!([10, 12, 14].map(|at| registers[at]), [expected; 3]);
+}
