@@ -304,9 +304,8 @@ fn child(library: &str) {
                 if let Err(error) = &result {
                     let kind = error.kind();
                     let is_code = |code| code == Some(fault.code as u32);
-                    codes += usize::from(
-                        matches!(error, Error::Gpu { code, .. } if is_code(*code)),
-                    );
+                    codes +=
+                        usize::from(matches!(error, Error::Gpu { code, .. } if is_code(*code)));
                     let known = [ErrorKind::OutOfMemory, ErrorKind::Gpu];
                     let is_own = kind == ErrorKind::Unsupported && done == right;
                     assert!(known.contains(&kind) || is_own, "{what}: {kind:?}, {error}");

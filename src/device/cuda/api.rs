@@ -59,6 +59,7 @@ macro_rules! functions {
             /// # Safety
             ///
             /// As the driver's manual says.
+            #[allow(clippy::too_many_arguments)]
             pub(super) unsafe fn $name($($argument: $type),*) -> Result<(), DriverError> {
                 // SAFETY: the caller's promise.
                 result(unsafe { (functions().$name)($($argument),*) })

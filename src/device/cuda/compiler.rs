@@ -220,6 +220,11 @@ fn with_nvrtc(
         let (image, event) = whole(arch, kernel.unwrap_or(module), code, origin, detail);
         (Image { kernel: kernel.map(str::to_owned), entry, ..image }, event)
     };
+    #[cfg(test)]
+    if let Some(source) = mutated(embedded.source) {
+        let (code, _) = nvrtc.compile(&file(module), &source, target, &options(kernel))?;
+        return Ok(image(code, kernel, None, KernelOrigin::Compiled, "changed".to_owned()));
+    }
     let of = |kernel| entry(embedded, kernel, target, &nvrtc.name());
     for kernel in std::iter::once(None).chain(kernel.map(Some)) {
         let entry = of(kernel);
@@ -239,6 +244,15 @@ fn with_nvrtc(
     let detail = format!("{} for {target}{kept}", nvrtc.name());
     let path = cache.map(|cache| cache.path(&entry));
     Ok(image(code, kernel, path, KernelOrigin::Compiled, detail))
+}
+
+/// A source with the wrong change that `scripts/mutants` asks for, if it concerns this one: a text
+/// and its replacement in environment variables.
+#[cfg(test)]
+fn mutated(source: &str) -> Option<String> {
+    let variable = |name| std::env::var(name).ok();
+    let (from, to) = (variable("SPARSEOP_MUTANT_FROM")?, variable("SPARSEOP_MUTANT_TO")?);
+    source.contains(&from).then(|| source.replacen(&from, &to, 1))
 }
 
 /// NVRTC options, for every target: those of one kernel, or of a whole module.

@@ -33,8 +33,8 @@ impl Queue {
         let (graph, kept) = {
             let _turn = self.turn()?;
             let mut recorded = self.recorded();
-            // SAFETY: the capture was begun above.
             let graph = self.call("end a capture", || {
+                // SAFETY: the capture was begun above.
                 api::value(ptr::null_mut(), |graph| unsafe {
                     api::stream_end_capture(self.stream(), graph)
                 })

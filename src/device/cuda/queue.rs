@@ -437,8 +437,8 @@ impl OpenStream {
     }
 
     fn is_capturing(&self) -> Result<bool, Error> {
-        // SAFETY: the stream is alive.
         let status = self.call("ask for captures", || {
+            // SAFETY: the stream is alive.
             api::value(0, |status| unsafe { api::stream_is_capturing(self.stream, status) })
         })?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
