@@ -48,11 +48,14 @@ pub(crate) fn check_format<T: Scalar>(format: FormatKind) {
     }
 }
 
-/// The awkward matrices that are small enough for a memory checker.
+/// The awkward matrices that are small enough for products one by one.
 pub(super) fn small<T: Scalar>() -> impl Iterator<Item = (&'static str, CsrMatrix<T>)> {
     const ENTRIES: usize = 30_000;
     awkward().into_iter().filter(|(_, a)| a.nnz() <= ENTRIES)
 }
+
+/// Environment variable: most entries of an awkward matrix, for tools that slow products down.
+const MOST_ENTRIES: &str = "SPARSEOP_TEST_ENTRIES";
 
 /// Memory limit in bytes.
 const MEMORY_LIMIT: u64 = 64 << 20;
@@ -179,7 +182,7 @@ fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
     CsrMatrix::try_new(n, n, row_ptr, col_idx, values).unwrap()
 }
 
-/// Shapes that are likely to break kernels.
+/// Shapes that are likely to break kernels, with at most as many entries as [`MOST_ENTRIES`] says.
 pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     let zeros = |m, n| CsrMatrix::zeros(m, n).unwrap();
     let mut all = vec![
@@ -238,6 +241,10 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     for n in [7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65] {
         all.push(("a border of vectors and slices", scattered(n, n, |row| 1 + row % 3)));
         all.push(("a full square", scattered(n, n, |_| n)));
+    }
+    if let Ok(most) = std::env::var(MOST_ENTRIES) {
+        let most: usize = most.parse().expect("the variable is a number");
+        all.retain(|(_, a)| a.nnz() <= most);
     }
     all
 }

@@ -1,6 +1,6 @@
 //! Tests of GPU-specific behaviour. Without a GPU every test prints a message and passes.
 
-use super::conformance::{check_on, devices, fits, product, scattered, small};
+use super::conformance::{devices, fits, product, scattered};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -69,22 +69,6 @@ fn operator<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>) -> Sparse
         .tuning(Tuning::Fixed(plan.clone()))
         .build(a)
         .unwrap()
-}
-
-/// Suite for `compute-sanitizer`: every plan, on small matrices.
-fn small_suite<T: Scalar>(device: &Device) {
-    for (name, a) in small::<T>() {
-        for plan in plans(&a) {
-            check_on(device, &plan, &a, &format!("{plan} on {name} in {}", T::KIND));
-        }
-    }
-}
-
-#[test]
-fn the_small_suite() {
-    let Some(device) = gpu() else { return };
-    small_suite::<f32>(device);
-    small_suite::<f64>(device);
 }
 
 #[test]
