@@ -1,8 +1,8 @@
 //! Files: atomic writes, and private folders.
 //!
 //! A file appears complete or not at all, except an existing one that a new file cannot replace:
-//! the complete content is copied into it, and remains in a second file if that fails. Files that
-//! a user names may be reached through symbolic links, and keep their permissions when they are
+//! the complete content is copied into it, and remains in a second file until that is done. Files
+//! that a user names may be reached through symbolic links, and keep their permissions when they are
 //! replaced. Files that the library names itself are not reached so: see [`PrivateFolder`].
 
 mod private;
@@ -38,9 +38,10 @@ const PRIVATE: u32 = 0o600;
 /// not replaced.
 ///
 /// The complete content is copied into a file with several hard links, and into one whose owner,
-/// group and permission bits a new file cannot have; a first interrupt does not end the copy. If
-/// the copy fails, the complete content remains beside the file under the name `FILE.new`. A target
-/// that is not a regular file, such as a device or a pipe, is written directly.
+/// group and permission bits a new file cannot have; a first interrupt does not end the copy. The
+/// complete content is beside the file under the name `FILE.new` until the copy is on the disk, and
+/// remains there if the copy fails or the process is killed. A target that is not a regular file,
+/// such as a device or a pipe, is written directly.
 ///
 /// # Errors
 ///

@@ -84,21 +84,26 @@ impl Temporary {
         Ok(())
     }
 
-    /// Copies the content into an open file, in place of its own.
+    /// Copies the content into the open file of `path`, in place of its own. Until the copy is on
+    /// the disk, the complete content is also beside it, under [`unused_name`].
     ///
     /// # Errors
     ///
-    /// An error that names the file with the complete content, which is beside `path`.
+    /// An error that names the file with the complete content, if the copy has begun.
     pub(super) fn copy_into(mut self, target: &File, path: &Path) -> io::Result<()> {
         // An interrupt waits for the end of the copy.
         let mut temporaries = temporaries();
-        let Err(error) = copy(&self.file, target) else { return Ok(()) };
         let kept = unused_name(path);
-        let kept = fs::rename(&self.path, &kept).map_or_else(|_| self.path.clone(), |()| kept);
+        fs::rename(&self.path, &kept)?;
         temporaries.retain(|known| *known != self.path);
         self.path.clear();
-        let reason = format!("{error}; the complete content is in {}", kept.display());
-        Err(io::Error::new(error.kind(), printable(&reason).into_owned()))
+        if let Err(error) = copy(&self.file, target) {
+            let reason = format!("{error}; the complete content is in {}", kept.display());
+            return Err(io::Error::new(error.kind(), printable(&reason).into_owned()));
+        }
+        // A file that cannot be removed stays: both are complete.
+        let _ = fs::remove_file(kept);
+        Ok(())
     }
 }
 

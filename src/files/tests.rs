@@ -106,6 +106,46 @@ fn a_failed_copy_keeps_the_content() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
+/// The environment variable with the folder in which a child process copies.
+#[cfg(unix)]
+const COPYING: &str = "SPARSEOP_TEST_COPYING";
+
+/// More than a pipe holds.
+#[cfg(unix)]
+const MUCH: usize = 1 << 20;
+
+#[cfg(unix)]
+#[test]
+fn a_kill_in_a_copy_keeps_the_content() {
+    use std::os::unix::process::ExitStatusExt;
+    if let Some(folder) = std::env::var_os(COPYING) {
+        let file = Path::new(&folder).join("file");
+        let written = write_temporary(&file, &file, PRIVATE, |out| out.write_all(&[7; MUCH]));
+        let pipe = File::options().write(true).open(file.with_file_name("pipe")).unwrap();
+        unreachable!("{:?}", written.unwrap().copy_into(&pipe, &file));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Without a reader the copy does not end.
+    let _open = File::options().read(true).write(true).open(&pipe).unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["files::tests::a_kill_in_a_copy_keeps_the_content", "--exact"])
+        .env(COPYING, folder.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let kept = folder.path().join("file.new");
+    let begin = std::time::Instant::now();
+    while !kept.exists() && begin.elapsed().as_secs() < 30 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert_eq!(fs::read(kept).unwrap(), [7; MUCH]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "there is no temporary file");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
