@@ -215,8 +215,8 @@ impl JournalFile {
     ///
     /// # Errors
     ///
-    /// An error if another process has locked the file, if the file is no journal or a symbolic
-    /// link, or if it cannot be opened.
+    /// An error if another process has locked the file, if the file is no journal, a symbolic link
+    /// or of another user, or if it cannot be opened.
     pub fn lock(path: PathBuf) -> Result<Self> {
         /// Processes that may remove their journals meanwhile.
         const ATTEMPTS: usize = 100;
@@ -230,7 +230,7 @@ impl JournalFile {
             }
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(false);
-            let file = sparseop::open_regular(&path, &mut options).with_context(opening)?;
+            let file = sparseop::open_own(&path, &mut options).with_context(opening)?;
             match file.try_lock() {
                 // A file system without locks does not tell processes apart.
                 Ok(()) | Err(TryLockError::Error(_)) => {}

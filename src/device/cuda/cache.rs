@@ -7,7 +7,7 @@
 //! loaded.
 
 use crate::Error;
-use crate::files::{PrivateFolder, begins_with, oldest_first};
+use crate::files::PrivateFolder;
 use etcetera::BaseStrategy;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ impl Cache {
 
     /// The cache in a folder of caches, which need not exist.
     pub(super) fn below(folder: &Path) -> Self {
-        Self { folder: PrivateFolder::new(folder.join(FOLDER), VARIABLE), capacity: CAPACITY }
+        Self { folder: PrivateFolder::new(folder, FOLDER, VARIABLE), capacity: CAPACITY }
     }
 
     /// Folder of the entries, which need not exist.
@@ -87,10 +87,9 @@ impl Cache {
     /// Removes the oldest entries until the rest is within the capacity. Other files stay. Errors
     /// are ignored: another process may have removed the file.
     fn trim(&self) {
-        let mut files = oldest_first(self.folder.path());
+        let mut files = self.folder.oldest_first();
         files.retain(|file| {
-            let name = file.path.file_name().and_then(OsStr::to_str);
-            name.is_some_and(is_entry_name) && begins_with(&file.path, &MAGIC)
+            file.name.to_str().is_some_and(is_entry_name) && file.begins_with(&MAGIC)
         });
         let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
         for file in files {
