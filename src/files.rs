@@ -20,7 +20,7 @@ use folder::Folder;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use temporary::Temporary;
 
@@ -223,6 +223,12 @@ fn regular(file: File) -> io::Result<File> {
 
 fn not_regular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
+}
+
+/// A folder of the user; `None` if it is relative, since the home folder of the user is then
+/// unknown.
+pub(crate) fn absolute(folder: PathBuf) -> Option<PathBuf> {
+    folder.is_absolute().then_some(folder)
 }
 
 /// Text of a file in which the system describes itself; none if it cannot be read.

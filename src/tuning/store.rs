@@ -11,7 +11,7 @@ use super::stopwatch::unix_seconds;
 use crate::analysis::{Analysis, Distinct, Fingerprint};
 use crate::device::DeviceSpec;
 use crate::error::printable;
-use crate::files::PrivateFolder;
+use crate::files::{PrivateFolder, absolute};
 use crate::{Error, Precision, ScalarKind};
 use etcetera::BaseStrategy;
 use serde::{Deserialize, Serialize};
@@ -216,7 +216,10 @@ impl Store {
         match std::env::var_os(STORE_VARIABLE).filter(|value| !value.is_empty()) {
             Some(value) if value == OsStr::new("off") => None,
             Some(folder) => Some(Self::below(Path::new(&folder))),
-            None => Some(Self::below(&etcetera::choose_base_strategy().ok()?.data_dir())),
+            None => {
+                let folder = etcetera::choose_base_strategy().ok()?.data_dir();
+                absolute(folder).map(|folder| Self::below(&folder))
+            }
         }
     }
 

@@ -233,7 +233,7 @@ fn many_share_a_folder() {
     let (_folder, store) = store();
     store.keep(&entry()).unwrap();
     std::thread::scope(|scope| {
-        for when in 0..4 {
+        for when in 0..20 {
             let store = &store;
             scope.spawn(move || {
                 for _ in 0..50 {
