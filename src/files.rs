@@ -1,10 +1,11 @@
 //! Files: atomic writes, and private folders.
 //!
 //! A file appears complete or not at all, except an existing one that a new file cannot replace:
-//! the complete content is copied into it, and remains in a second file if that fails. Files that
-//! a user names may be reached through symbolic links, and keep their permissions when they are
-//! replaced. Files that the library names itself are not reached so: see [`PrivateFolder`].
+//! the complete content is copied into it, and remains in a second file until that is done. Files
+//! that a user names may be reached through symbolic links, and keep their permissions when they
+//! are replaced. Files that the library names itself are not reached so: see [`PrivateFolder`].
 
+mod folder;
 mod private;
 mod temporary;
 #[cfg(test)]
@@ -15,10 +16,12 @@ pub use private::file_warnings;
 pub use temporary::abandon_writes;
 
 use crate::Error;
+use folder::Folder;
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::Arc;
 use temporary::Temporary;
 
 /// Size of the write buffer, in bytes.
@@ -38,9 +41,10 @@ const PRIVATE: u32 = 0o600;
 /// not replaced.
 ///
 /// The complete content is copied into a file with several hard links, and into one whose owner,
-/// group and permission bits a new file cannot have; a first interrupt does not end the copy. If
-/// the copy fails, the complete content remains beside the file under the name `FILE.new`. A target
-/// that is not a regular file, such as a device or a pipe, is written directly.
+/// group and permission bits a new file cannot have; a first interrupt does not end the copy. The
+/// complete content is beside the file under the name `FILE.new` until the copy is on the disk, and
+/// remains there if the copy fails or the process is killed. A target that is not a regular file,
+/// such as a device or a pipe, is written directly.
 ///
 /// # Errors
 ///
@@ -55,26 +59,36 @@ pub fn write_atomically(
         Ok(found) if found.is_file() => overwrite(path, &target, &found, fill),
         Ok(found) if !found.is_dir() => write_directly(path, fill),
         _ => {
-            let written = write_temporary(path, &target, PUBLIC, fill)?;
-            written.rename(&target).map_err(|e| Error::io("create", path, e))
+            let (folder, name) = located(&target).map_err(|e| Error::io("create", path, e))?;
+            let written = write_temporary(path, &folder, PUBLIC, fill)?;
+            written.rename(name).map_err(|e| Error::io("create", path, e))?;
+            folder.sync();
+            Ok(())
         }
     }
 }
 
-/// Lets `fill` write a file that the library names itself, in place of whatever has the name: a
-/// symbolic link is replaced and not followed. On Unix the file has the permission bits `mode`,
-/// subject to the umask.
+/// Folder and name of a file.
+fn located(path: &Path) -> io::Result<(Arc<Folder>, &OsStr)> {
+    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok((Arc::new(Folder::open(folder.unwrap_or(Path::new(".")))?), name))
+}
+
+/// Lets `fill` write a private file that the library names itself, in place of whatever has the
+/// name: a symbolic link is replaced and not followed.
 ///
 /// # Errors
 ///
 /// As [`write_atomically`].
 fn replace(
-    path: &Path,
-    mode: u32,
+    folder: &Arc<Folder>,
+    name: &OsStr,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
-    let written = write_temporary(path, path, mode, fill)?;
-    written.rename(path).map_err(|e| Error::io("create", path, e))
+    let path = folder.path().join(name);
+    let written = write_temporary(&path, folder, PRIVATE, fill)?;
+    written.rename(name).map_err(|e| Error::io("create", path, e))
 }
 
 /// Replaces the content of an existing file.
@@ -93,14 +107,17 @@ fn overwrite(
     };
     let opened = opened.and_then(|file| Ok((file.metadata()?, file)));
     let (old, existing) = opened.map_err(|e| Error::io("write", path, e))?;
-    let written = write_temporary(path, target, PRIVATE, fill)?;
+    let (folder, name) = located(target).map_err(|e| Error::io("write", path, e))?;
+    let written = write_temporary(path, &folder, PRIVATE, fill)?;
     let replaced = if !is_linked(&old) && takes_place_of(written.file(), &old) {
         drop(existing);
-        written.rename(target)
+        written.rename(name)
     } else {
         written.copy_into(&existing, target)
     };
-    replaced.map_err(|e| Error::io("write", path, e))
+    replaced.map_err(|e| Error::io("write", path, e))?;
+    folder.sync();
+    Ok(())
 }
 
 /// True if a file has several hard links.
@@ -145,16 +162,14 @@ fn write_directly(
     fill(&mut out).and_then(|()| out.flush()).map_err(|e| Error::io("write", path, e))
 }
 
-/// Writes a temporary file in the folder of `target`, which `path` refers to, and removes those of
-/// killed processes there.
+/// Writes a temporary file in the folder of the file that `path` refers to, and removes those of
+/// killed processes there. On Unix it has the permission bits `mode`, subject to the umask.
 fn write_temporary(
     path: &Path,
-    target: &Path,
+    folder: &Arc<Folder>,
     mode: u32,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<Temporary, Error> {
-    let folder =
-        target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     temporary::remove_leftovers(folder);
     let made = Temporary::create(folder, mode).map_err(|e| Error::io("create", path, e))?;
     let mut out = BufWriter::with_capacity(BUFFER, made.file());
@@ -185,66 +200,38 @@ fn is_unsupported(_: &io::Error) -> bool {
     false
 }
 
-/// Opens a regular file without following a symbolic link. Does not wait for the other end of a
-/// pipe.
+/// Opens a regular file of the user without following a symbolic link. Does not wait for the other
+/// end of a pipe.
 ///
 /// # Errors
 ///
-/// An error if the file cannot be opened, or if it is not a regular file.
-pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+/// An error if the file cannot be opened, if it is not a regular file, and on Unix if it belongs to
+/// another user.
+pub fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file = options.open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
+    let file = regular(options.open(path)?)?;
+    #[cfg(unix)]
+    private::check_owner(&file.metadata()?)?;
     Ok(file)
+}
+
+/// The file, if it is a regular one.
+fn regular(file: File) -> io::Result<File> {
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
+}
+
+/// A folder of the user; `None` if it is relative, since the home folder of the user is then
+/// unknown.
+pub(crate) fn absolute(folder: PathBuf) -> Option<PathBuf> {
+    folder.is_absolute().then_some(folder)
 }
 
 /// Text of a file in which the system describes itself; none if it cannot be read.
 pub(crate) fn system_text(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
-}
-
-/// A regular file of a folder.
-pub(crate) struct FolderFile {
-    pub(crate) path: PathBuf,
-    #[cfg(feature = "cuda")]
-    pub(crate) bytes: u64,
-    modified: SystemTime,
-}
-
-impl FolderFile {
-    /// Removes the file. Errors are ignored: another process may have removed it.
-    pub(crate) fn remove(&self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// Returns the accessible regular files of a folder except temporary ones, oldest first.
-pub(crate) fn oldest_first(folder: &Path) -> Vec<FolderFile> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let kept = entries.flatten().filter_map(|entry| {
-        if entry.file_name().as_encoded_bytes().starts_with(temporary::PREFIX.as_bytes()) {
-            return None;
-        }
-        let data = entry.metadata().ok().filter(Metadata::is_file)?;
-        Some(FolderFile {
-            path: entry.path(),
-            #[cfg(feature = "cuda")]
-            bytes: data.len(),
-            modified: data.modified().ok()?,
-        })
-    });
-    let mut files: Vec<FolderFile> = kept.collect();
-    files.sort_by_key(|file| file.modified);
-    files
-}
-
-/// True if a regular file can be read and begins with these bytes.
-pub(crate) fn begins_with(path: &Path, start: &[u8]) -> bool {
-    let mut found = Vec::new();
-    let opened = open_regular(path, File::options().read(true));
-    let read = opened.and_then(|file| file.take(start.len() as u64).read_to_end(&mut found));
-    read.is_ok() && found == start
 }

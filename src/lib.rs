@@ -138,13 +138,13 @@ pub use device::{Device, DeviceVec, DeviceView, Factor, ForeignCsr, Graph, Offse
 pub use error::printable;
 pub use error::{Error, ErrorKind};
 #[doc(hidden)]
-pub use files::{abandon_writes, file_warnings, open_regular, write_atomically};
+pub use files::{abandon_writes, file_warnings, open_own, write_atomically};
 #[doc(hidden)]
 pub use formats::FormatKind;
 pub use formats::{Layout, Multivector, Plan};
 pub use matrix::{CsrCow, CsrMatrix, CsrView, Index, ToCsr, Triplets};
 #[doc(hidden)]
-pub use memory::{filled, try_zeroed, zeroed};
+pub use memory::{check_room, filled, listed, reserved, try_zeroed, zeroed};
 pub use op::{SparseOp, SparseOpBuilder, Tuning};
 #[doc(hidden)]
 pub use precision::ExactIn;

@@ -54,8 +54,9 @@ pub(crate) fn try_copied<T: Zeroable + Copy + Send + Sync>(source: &[T]) -> Resu
 ///
 /// # Errors
 ///
-/// [`Error::HostMemory`] if they take more than the [`limit`], or the system refuses them.
-pub(crate) fn reserved<T>(len: usize) -> Result<Vec<T>, Error> {
+/// [`Error::HostMemory`] if they take more than the memory that the process may use, or the system
+/// refuses them.
+pub fn reserved<T>(len: usize) -> Result<Vec<T>, Error> {
     let bytes = check::<T>(len)?;
     let mut empty = Vec::new();
     empty.try_reserve_exact(len).map_err(|_| refused(bytes))?;
@@ -102,8 +103,7 @@ pub(crate) fn push<T>(list: &mut Vec<T>, element: T) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Error::HostMemory`] if they take more than the memory that the process may use, or the system
-/// refuses them.
+/// As [`reserved`].
 pub fn filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Error> {
     let mut elements = reserved(len)?;
     elements.resize(len, value);
@@ -115,7 +115,7 @@ pub fn filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Error> {
 /// # Errors
 ///
 /// As [`reserved`].
-pub(crate) fn listed<T>(elements: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>, Error> {
+pub fn listed<T>(elements: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>, Error> {
     let mut list = reserved(elements.len())?;
     list.extend(elements);
     Ok(list)
@@ -141,7 +141,7 @@ pub(crate) fn collected<T: Send>(
 /// # Errors
 ///
 /// As [`reserved`].
-pub(crate) fn check_room(bytes: usize) -> Result<(), Error> {
+pub fn check_room(bytes: usize) -> Result<(), Error> {
     // An allocation that is not used may be optimised away.
     reserved::<u8>(bytes).map(|room| drop(std::hint::black_box(room)))
 }

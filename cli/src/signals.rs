@@ -7,11 +7,12 @@ const SIGNALLED: i32 = 128;
 
 /// Lets interrupts (Ctrl-C), and on Unix also terminations and hang-ups, remove temporary files
 /// before the program ends with 128 and the number of the signal. A second signal ends it at once.
+/// A write beyond the limit on the size of files returns an error, without a signal.
 ///
 /// To be called before any thread starts, since threads inherit the mask of signals.
 #[cfg(unix)]
 pub(super) fn handle(console: &Console) {
-    use libc::{SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGTERM};
+    use libc::{SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     let mut handled = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigemptyset` initialises the set, which the other calls are given; the numbers of
     // the signals are valid, and without a new action `sigaction` only writes the present one,
@@ -32,6 +33,7 @@ pub(super) fn handle(console: &Console) {
                 libc::sigaddset(&mut handled, signal);
             }
         }
+        libc::signal(SIGXFSZ, SIG_IGN);
         libc::pthread_sigmask(libc::SIG_BLOCK, &handled, std::ptr::null_mut());
         handled
     };

@@ -182,7 +182,7 @@ fn a_store_that_is_not_writable_is_no_error() {
 fn many_processes_share_a_store() {
     let store = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
-        for _ in 0..6 {
+        for _ in 0..20 {
             scope.spawn(|| {
                 let text = said(store.path(), &REMEMBERED);
                 let reported = text.contains("now stored in") || text.contains("none, remembered");

@@ -2,6 +2,8 @@
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Runs the program with the given standard output.
@@ -64,27 +66,91 @@ fn a_discarded_or_closed_pipe_is_no_error() {
     }
 }
 
+/// Runs the program with so many KiB of address space, which makes every machine a small one.
+fn limited(kib: u32, args: &str, matrix: &Path) -> (Option<i32>, String) {
+    let mut shell = Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_sparseop");
+    shell.args(["-c", &format!("ulimit -v {kib}; exec \"$0\" {args}"), program]).arg(matrix);
+    shell.envs([("SPARSEOP_DEVICE", "cpu"), ("SPARSEOP_STORE", "off"), ("RAYON_NUM_THREADS", "2")]);
+    said(&shell.current_dir(matrix.parent().unwrap()).output().unwrap())
+}
+
+/// Checks that the program needs more memory than that, and says so.
+fn check_limited(kib: u32, args: &str, matrix: &Path) {
+    let (code, said) = limited(kib, args, matrix);
+    assert_eq!(code, Some(1), "{args}: {said}");
+    // The message of an abort is "memory allocation of ... bytes failed".
+    let is_refused = said.contains("bytes of memory are needed") || said.contains("may use");
+    assert!(is_refused && !said.contains("memory allocation of"), "{args}: {said}");
+}
+
 #[test]
 fn vectors_that_do_not_fit_the_memory_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let wide = folder.path().join("wide.mtx");
-    let text = "%%MatrixMarket matrix coordinate real general\n3 4294967294 1\n1 1 1.0\n";
-    fs::write(&wide, text).unwrap();
-    // The limit of the address space makes every machine a small one.
-    let limited = |args: &str| {
-        let mut shell = Command::new("sh");
-        let program = env!("CARGO_BIN_EXE_sparseop");
-        shell.args(["-c", &format!("ulimit -v 8000000; exec \"$0\" {args}"), program]);
-        shell.arg(&wide).env("SPARSEOP_DEVICE", "cpu").env("RAYON_NUM_THREADS", "2");
-        said(&shell.output().unwrap())
+    let matrix = |name: &str, sizes: &str| {
+        let path = folder.path().join(name);
+        let text = format!("%%MatrixMarket matrix coordinate real general\n{sizes} 1\n1 1 1.0\n");
+        fs::write(&path, text).unwrap();
+        path
     };
-    let (code, said) = limited("apply \"$1\" -q --plan csr");
+    let wide = matrix("wide.mtx", "3 4294967294");
+    let (code, said) = limited(8_000_000, "apply \"$1\" -q --plan csr", &wide);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("error: 34359738352 bytes of memory are needed"), "{said}");
-    for args in ["bench \"$1\" -q --baselines none --seconds 0.001", "analyze \"$1\" --symmetry -q"]
-    {
-        let (code, said) = limited(args);
-        assert_eq!(code, Some(1), "{args}: {said}");
-        assert!(said.contains("memory") || said.contains("this process may use"), "{said}");
+    // Every command that reads a matrix.
+    let commands = [
+        "analyze \"$1\" --symmetry -q",
+        "apply \"$1\" -q",
+        "bench \"$1\" -q --baselines none --seconds 0.001",
+        "bench \"$1\" -q --baselines sprs --plans csr --seconds 0.001",
+        "bench \"$1\" -q --first",
+        "plan-distributed \"$1\" -q",
+        "tune \"$1\" -q --dtype f64 --seconds 0.001 --calibrate --out fitted.ron",
+    ];
+    for args in commands {
+        check_limited(8_000_000, args, &wide);
     }
+    // There is room for the matrix, and not for everything else.
+    let tall = matrix("tall.mtx", "20000000 20000000");
+    for args in commands.into_iter().chain(["solve \"$1\" -q", "rank \"$1\" -q"]) {
+        check_limited(400_000, args, &tall);
+    }
+}
+
+#[test]
+fn records_that_do_not_fit_the_memory_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = folder.path().join("records.zst");
+    let mut tune = Command::new(env!("CARGO_BIN_EXE_sparseop"));
+    tune.args(["tune", "gallery:small", "-q", "--dtype", "f64", "--seconds", "0.001"]);
+    tune.arg("--records").arg(&records).arg("--out").arg(folder.path().join("fitted.ron"));
+    tune.envs([("SPARSEOP_DEVICE", "cpu"), ("SPARSEOP_STORE", "off")]);
+    assert!(tune.output().unwrap().status.success());
+    let text = zstd::decode_all(File::open(&records).unwrap()).unwrap();
+    let (header, record) = text.split_at(text.iter().position(|byte| *byte == b'\n').unwrap() + 1);
+    let write = |name: &str, part: &[u8], times: usize| {
+        let path = folder.path().join(name);
+        let mut file = zstd::Encoder::new(File::create(&path).unwrap(), 1).unwrap();
+        file.write_all(header).unwrap();
+        (0..times).for_each(|_| file.write_all(part).unwrap());
+        file.finish().unwrap();
+        path
+    };
+    let endless = write("endless.zst", &[b'x'; 1 << 20], 1 << 10);
+    let (code, said) = limited(300_000, "tune --from \"$1\" --out fitted.ron", &endless);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("line 2 has more than 1048576 bytes"), "{said}");
+    let many = write("many.zst", record, 20_000);
+    check_limited(150_000, "tune --from \"$1\" --out fitted.ron", &many);
+}
+
+#[test]
+fn a_device_in_place_of_a_table_of_classes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = "tune gallery:small -q --out fitted.ron --classes \"$1\"";
+    let zeros = folder.path().join("zeros");
+    std::os::unix::fs::symlink("/dev/zero", &zeros).unwrap();
+    let (code, said) = limited(1_000_000, args, &zeros);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("has more than 16777216 bytes"), "{said}");
 }

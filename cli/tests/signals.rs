@@ -89,3 +89,19 @@ fn a_closed_pipe_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
 }
+
+#[test]
+fn a_file_above_the_limit_of_the_system_is_an_error_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.mtx", "a.mtx.gz"] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -f 8; exec \"$0\" gallery write uniform,rows=20k \"$1\""]);
+        let output =
+            shell.arg(env!("CARGO_BIN_EXE_sparseop")).arg(folder.path().join(name)).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(name) && said.contains("File too large"), "{said}");
+        assert!(is_empty(folder.path()), "{said}");
+    }
+}

@@ -151,6 +151,20 @@ fn a_journal_is_neither_a_link_nor_a_pipe() {
     assert!(said.contains("not a regular file"), "{said}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_journal_of_another_user_is_refused() {
+    let (_folder, out, journal) = folder();
+    fs::write(&journal, "").unwrap();
+    // Only the superuser can give files away.
+    if std::os::unix::fs::chown(&journal, Some(65_534), None).is_err() {
+        return;
+    }
+    let said = refusal(&arguments(&out, &["--fresh"]));
+    assert!(said.contains(&journal) && said.contains("it belongs to user 65534"), "{said}");
+    assert_eq!(fs::read_to_string(&journal).unwrap(), "");
+}
+
 #[test]
 fn a_file_that_changed_is_measured_again() {
     let (folder, out, _) = folder();

@@ -10,7 +10,7 @@ use crate::partition::Partition;
 use crate::simulate::by_predicted_time;
 use crate::threads::{ThreadRank, on_threads};
 use sparseop::matrix::{CsrMatrix, CsrView};
-use sparseop::{Error, Scalar, SparseOpBuilder, ToCsr};
+use sparseop::{Error, Scalar, SparseOpBuilder, ToCsr, filled, listed};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -119,14 +119,15 @@ impl DistributedBuilder {
         let rows: Arc<[usize]> = partition.offsets().into();
         let columns = partition.columns(a.ncols())?;
         let ranks = ThreadRank::group(self.parts, self.time_limit);
-        let places = partition.order().filter(|_| a.nrows() == a.ncols()).map(inverse);
+        let order = partition.order().filter(|_| a.nrows() == a.ncols());
+        let places = order.map(inverse).transpose()?;
         let build = |rank: Arc<ThreadRank>| {
             let own = rows_of(a, &partition, rank.rank(), places.as_deref())?;
             let (rows, columns) = (rows.clone(), columns.clone());
             PartOp::build(rank, &self.settings, rows, columns, own.view())
         };
         let parts = on_threads(&ranks, ranks.clone(), build)?;
-        let (row_ptr, link) = (row_ptr.to_vec(), self.link);
+        let (row_ptr, link) = (listed(row_ptr.iter().copied())?, self.link);
         Ok(DistributedOp { ranks, parts, partition, row_ptr, link, turn: Mutex::default() })
     }
 
@@ -225,10 +226,10 @@ impl<T: Scalar> DistributedOp<T> {
 }
 
 /// Place of each row in an order.
-fn inverse(order: &[u32]) -> Vec<u32> {
-    let mut places = vec![0; order.len()];
+fn inverse(order: &[u32]) -> Result<Vec<u32>, Error> {
+    let mut places = filled(order.len(), 0)?;
     order.iter().enumerate().for_each(|(place, &row)| places[row as usize] = place as u32);
-    places
+    Ok(places)
 }
 
 /// Rows of a part, with their columns renumbered by `places`.
@@ -239,10 +240,10 @@ fn rows_of<T: Scalar>(
     places: Option<&[u32]>,
 ) -> Result<CsrMatrix<T>, Error> {
     let own = partition.rows(part);
-    let rows: Vec<u32> = match partition.order() {
-        None => own.map(|row| row as u32).collect(),
-        Some(order) => order[own].to_vec(),
-    };
+    let rows = match partition.order() {
+        None => listed(own.map(|row| row as u32)),
+        Some(order) => listed(order[own].iter().copied()),
+    }?;
     crate::rows::RowSet::copy(a, &rows, a.ncols(), |column| {
         places.map_or(column, |places| places[column as usize])
     })

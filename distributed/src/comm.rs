@@ -1,6 +1,6 @@
 //! Messages among the parts of an operator.
 
-use sparseop::{Error, Scalar};
+use sparseop::{Error, Scalar, try_zeroed};
 use std::fmt::Debug;
 
 /// Messages among the parts of an operator, each of which runs on a thread or in a process of its
@@ -93,8 +93,8 @@ pub(crate) fn gather_bytes(comm: &dyn Communicator, own: &[u8]) -> Result<Vec<Ve
 pub(crate) fn all_to_all(comm: &dyn Communicator, to: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Error> {
     let own: Vec<u64> = to.iter().map(|bytes| bytes.len() as u64).collect();
     let lengths = gather_words(comm, &own)?;
-    let mut from: Vec<Vec<u8>> =
-        lengths.iter().map(|lengths| vec![0; lengths[comm.rank()] as usize]).collect();
+    let from = lengths.iter().map(|lengths| try_zeroed(lengths[comm.rank()] as usize));
+    let mut from: Vec<Vec<u8>> = reported(comm, from.collect())?;
     let sends: Vec<(usize, &[u8])> = others(comm, to.iter().map(Vec::as_slice)).collect();
     let mut receives: Vec<(usize, &mut [u8])> =
         others(comm, from.iter_mut().map(Vec::as_mut_slice)).collect();

@@ -1,6 +1,6 @@
 //! Link matrices of graphs whose rows are distributed.
 
-use crate::comm::{Communicator, agree};
+use crate::comm::{Communicator, agree, reported};
 use crate::market::by_entries;
 use crate::partition::Partition;
 use crate::transpose::EntryArrays;
@@ -19,7 +19,8 @@ pub(crate) fn link_rows<T: Scalar>(
     if pages != ncols {
         return Err(Error::NotSquare { method: "pagerank", nrows: pages, ncols });
     }
-    let (first, mut entries) = (partition.rows(comm.rank()).start, EntryArrays::new());
+    let first = partition.rows(comm.rank()).start;
+    let mut entries = reported(comm, EntryArrays::reserved(own.nnz()))?;
     let scaled = (0..own.nrows()).try_for_each(|row| {
         let range = own.row_ptr()[row]..own.row_ptr()[row + 1];
         scale_links(first + row, &mut own.values_mut()[range.clone()])?;

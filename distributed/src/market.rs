@@ -6,7 +6,7 @@ use crate::partition::Partition;
 use crate::transpose::EntryArrays;
 use sparseop::matrix::market::MarketPieces;
 use sparseop::matrix::{CsrMatrix, Triplets};
-use sparseop::{Error, Scalar};
+use sparseop::{Error, Scalar, ToCsr};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -48,7 +48,7 @@ pub(crate) fn read<T: Scalar>(
     let assembled = || {
         let rows = partition.rows(rank).len();
         Triplets::from_parts(rows, ncols, entries.rows, entries.columns, entries.values)
-            .map(|entries| entries.to_csr())
+            .and_then(|entries| Ok(ToCsr::to_csr(&entries)?.into_owned()))
     };
     let own = agree(comm, assembled())?;
     Ok((partition, own))

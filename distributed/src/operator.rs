@@ -192,7 +192,7 @@ impl<T: Scalar> DistributedOp<T> {
         let mut all = parts.into_iter();
         let mut ranking = all.next().expect("there is a part");
         all.for_each(|other| ranking.ranks.extend(other.ranks));
-        let mut ranks = vec![T::ZERO; ranking.ranks.len()];
+        let mut ranks = try_zeroed(ranking.ranks.len())?;
         self.scatter(&ranking.ranks, &mut ranks, 1, true);
         Ok(Ranking { ranks, ..ranking })
     }

@@ -255,7 +255,7 @@ impl<T: Scalar> PartOp<T> {
             return self.multiply(count, x, y);
         }
         let rows = interleaved(x, count);
-        let mut products = vec![T::ZERO; y.len()];
+        let mut products = reported(&*self.comm, try_zeroed(y.len()))?;
         self.multiply(count, &rows, &mut products)?;
         y.copy_from_slice(&interleaved(&products, self.own_rows().len()));
         Ok(())

@@ -1,7 +1,7 @@
 //! Partitions of rows and columns into parts.
 
 use crate::blocks::{block_rows, is_aligned};
-use sparseop::Error;
+use sparseop::{Error, filled};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Partition {
         if part_of_row.is_sorted() && is_aligned(&offsets) {
             return Ok(Self { offsets, order: None });
         }
-        let (mut order, mut next) = (vec![0; part_of_row.len()], offsets.clone());
+        let (mut order, mut next) = (filled(part_of_row.len(), 0)?, offsets.clone());
         for (row, &part) in part_of_row.iter().enumerate() {
             order[next[part as usize]] = row as u32;
             next[part as usize] += 1;

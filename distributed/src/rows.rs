@@ -1,7 +1,7 @@
 //! The interior or the boundary rows of a part, with an operator of their own.
 
 use sparseop::matrix::{CsrMatrix, CsrView};
-use sparseop::{Error, Multivector, Scalar, SparseOp, try_zeroed};
+use sparseop::{Error, Multivector, Scalar, SparseOp, reserved, try_zeroed};
 use std::ops::Range;
 
 /// The interior or the boundary rows of a part.
@@ -20,7 +20,8 @@ impl<T: Scalar> RowSet<T> {
         ncols: usize,
         renumber: impl Fn(u32) -> u32,
     ) -> Result<CsrMatrix<T>, Error> {
-        let mut row_ptr = vec![0];
+        let mut row_ptr = reserved(rows.len() + 1)?;
+        row_ptr.push(0);
         row_ptr.extend(rows.iter().scan(0, |end, &row| {
             *end += a.row_len(row as usize);
             Some(*end)

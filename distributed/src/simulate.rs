@@ -6,7 +6,7 @@ use crate::partition::{Partition, owner};
 use crate::rows::RowSet;
 use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrView;
-use sparseop::{Error, Scalar, SparseOpBuilder};
+use sparseop::{Error, Scalar, SparseOpBuilder, filled, listed};
 
 /// Prediction for a number of ranks, each a machine like that of the profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,7 +87,7 @@ fn step<T: Scalar>(
     let row_ptr = a.row_ptr();
     let partition = Partition::of_rows(row_ptr, ranks)?;
     let columns = partition.columns(a.ncols())?;
-    let exchanged = exchanged(a, &partition, &columns);
+    let exchanged = exchanged(a, &partition, &columns)?;
     let entries = |part: usize| {
         let rows = partition.rows(part);
         (row_ptr[rows.end] - row_ptr[rows.start]) as u64
@@ -161,9 +161,9 @@ fn compute<T: Scalar>(
     order: SummationOrder,
     builder: &SparseOpBuilder,
 ) -> Result<f64, Error> {
-    let rows: Vec<u32> = partition.rows(part).map(|row| row as u32).collect();
+    let rows = listed(partition.rows(part).map(|row| row as u32))?;
     // The elements of x that the part uses.
-    let mut place = vec![0u32; a.ncols() + 1];
+    let mut place = filled(a.ncols() + 1, 0u32)?;
     for &row in &rows {
         a.row(row as usize).0.iter().for_each(|&column| place[column as usize + 1] = 1);
     }
@@ -172,6 +172,7 @@ fn compute<T: Scalar>(
     }
     let used = place[a.ncols()] as usize;
     let own = RowSet::copy(a, &rows, used, |column| place[column as usize])?;
+    Analysis::check_memory(own.view())?;
     let (_, seconds) = order.choose(builder, &Analysis::of(own.view()), T::KIND)?;
     Ok(seconds.unwrap_or(f64::NAN))
 }
@@ -181,11 +182,11 @@ fn exchanged<T: Scalar>(
     a: CsrView<'_, T>,
     partition: &Partition,
     columns: &[usize],
-) -> Vec<Exchanged> {
+) -> Result<Vec<Exchanged>, Error> {
     let parts = partition.parts();
     let mut exchanged = vec![Exchanged::default(); parts];
     // The last part that uses a column, and the last that has a part as a neighbour.
-    let (mut used_by, mut met_by) = (vec![usize::MAX; a.ncols()], vec![usize::MAX; parts]);
+    let (mut used_by, mut met_by) = (filled(a.ncols(), u32::MAX)?, vec![usize::MAX; parts]);
     let mut pairs = Vec::new();
     for part in 0..parts {
         let own = columns[part]..columns[part + 1];
@@ -197,7 +198,7 @@ fn exchanged<T: Scalar>(
                     continue;
                 }
                 is_boundary = true;
-                if std::mem::replace(&mut used_by[column], part) == part {
+                if std::mem::replace(&mut used_by[column], part as u32) == part as u32 {
                     continue;
                 }
                 let from = owner(columns, column);
@@ -218,7 +219,7 @@ fn exchanged<T: Scalar>(
         exchanged[one].neighbours += 1;
         exchanged[other].neighbours += 1;
     }
-    exchanged
+    Ok(exchanged)
 }
 
 #[cfg(test)]

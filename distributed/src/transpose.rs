@@ -1,10 +1,10 @@
 //! Products with the transposed matrix, by a distributed operator of its own.
 
-use crate::comm::{Communicator, agree, all_to_all, bytes_of};
+use crate::comm::{Communicator, agree, all_to_all, bytes_of, reported};
 use crate::part::PartOp;
 use crate::partition::owner;
 use sparseop::matrix::CsrMatrix;
-use sparseop::{Error, Scalar};
+use sparseop::{Error, Scalar, filled, listed, reserved};
 use std::ops::Range;
 
 /// Entries of a matrix, in a fixed order.
@@ -16,8 +16,9 @@ pub(crate) struct EntryArrays<T> {
 }
 
 impl<T: Scalar> EntryArrays<T> {
-    pub(crate) fn new() -> Self {
-        Self { rows: Vec::new(), columns: Vec::new(), values: Vec::new() }
+    /// No entries, with room for `count`.
+    pub(crate) fn reserved(count: usize) -> Result<Self, Error> {
+        Ok(Self { rows: reserved(count)?, columns: reserved(count)?, values: reserved(count)? })
     }
 
     pub(crate) fn push(&mut self, row: u32, column: u32, value: T) {
@@ -33,37 +34,49 @@ impl<T: Scalar> EntryArrays<T> {
         comm: &dyn Communicator,
         offsets: &[usize],
     ) -> Result<Self, Error> {
-        let mut to: Vec<Self> = (0..comm.size()).map(|_| Self::new()).collect();
+        let messages = reported(comm, self.messages(offsets))?;
+        let received = all_to_all(comm, &messages)?;
+        drop(messages);
+        let count = received.iter().map(|bytes| bytes.len() / Self::BYTES).sum();
+        let mut own = reported(comm, Self::reserved(count))?;
+        received.iter().for_each(|bytes| own.decode(bytes));
+        Ok(own)
+    }
+
+    /// The entries in bytes, for each part.
+    fn messages(self, offsets: &[usize]) -> Result<Vec<Vec<u8>>, Error> {
+        let mut counts = vec![0; offsets.len() - 1];
+        self.rows.iter().for_each(|&row| counts[owner(offsets, row as usize)] += 1);
+        let to = counts.iter().map(|&count| Self::reserved(count));
+        let mut to = to.collect::<Result<Vec<Self>, Error>>()?;
         for ((row, column), value) in self.rows.into_iter().zip(self.columns).zip(self.values) {
             let rank = owner(offsets, row as usize);
             to[rank].push(row - offsets[rank] as u32, column, value);
         }
-        let messages: Vec<Vec<u8>> = to.into_iter().map(|entries| entries.encode()).collect();
-        let mut own = Self::new();
-        for bytes in all_to_all(comm, &messages)? {
-            own.decode(&bytes);
-        }
-        Ok(own)
+        to.into_iter().map(|entries| entries.encode()).collect()
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let arrays = [
-            bytemuck::cast_slice(&self.rows),
-            bytemuck::cast_slice(&self.columns),
-            bytes_of(&self.values),
-        ];
-        arrays.concat()
+    /// Bytes of an entry.
+    const BYTES: usize = 2 * size_of::<u32>() + size_of::<T>();
+
+    fn encode(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = reserved(self.rows.len() * Self::BYTES)?;
+        bytes.extend_from_slice(bytemuck::cast_slice(&self.rows));
+        bytes.extend_from_slice(bytemuck::cast_slice(&self.columns));
+        bytes.extend_from_slice(bytes_of(&self.values));
+        Ok(bytes)
     }
 
+    /// Appends the entries of a message, for which there is room.
     fn decode(&mut self, bytes: &[u8]) {
-        let count = bytes.len() / (2 * size_of::<u32>() + size_of::<T>());
+        let count = bytes.len() / Self::BYTES;
         let (rows, rest) = bytes.split_at(count * size_of::<u32>());
         let (columns, values) = rest.split_at(count * size_of::<u32>());
-        let words = |bytes: &[u8]| {
-            bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>).collect::<Vec<u32>>()
+        let words = |to: &mut Vec<u32>, bytes: &[u8]| {
+            to.extend(bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>));
         };
-        self.rows.extend(words(rows));
-        self.columns.extend(words(columns));
+        words(&mut self.rows, rows);
+        words(&mut self.columns, columns);
         let before = self.values.len();
         self.values.resize(before + count, T::ZERO);
         crate::comm::bytes_of_mut(&mut self.values[before..]).copy_from_slice(values);
@@ -71,13 +84,13 @@ impl<T: Scalar> EntryArrays<T> {
 
     /// Matrix with the entries of each row in their order.
     pub(crate) fn to_csr(&self, nrows: usize, ncols: usize) -> Result<CsrMatrix<T>, Error> {
-        let mut row_ptr = vec![0; nrows + 1];
+        let mut row_ptr = filled(nrows + 1, 0)?;
         self.rows.iter().for_each(|&row| row_ptr[row as usize + 1] += 1);
         for row in 0..nrows {
             row_ptr[row + 1] += row_ptr[row];
         }
-        let (mut next, count) = (row_ptr.clone(), self.rows.len());
-        let (mut columns, mut values) = (vec![0; count], vec![T::ZERO; count]);
+        let (mut next, count) = (listed(row_ptr.iter().copied())?, self.rows.len());
+        let (mut columns, mut values) = (filled(count, 0)?, filled(count, T::ZERO)?);
         for ((&row, &column), &value) in self.rows.iter().zip(&self.columns).zip(&self.values) {
             let at = &mut next[row as usize];
             (columns[*at], values[*at]) = (column, value);
@@ -123,7 +136,8 @@ impl<T: Scalar> PartOp<T> {
     /// [`Error::HostMemory`], [`Error::RankFailed`] and [`Error::Communication`].
     pub fn transposed_rows(&self) -> Result<CsrMatrix<T>, Error> {
         let own = agree(&*self.comm, self.to_csr())?;
-        let (first, mut entries) = (self.own_rows().start as u32, EntryArrays::new());
+        let first = self.own_rows().start as u32;
+        let mut entries = reported(&*self.comm, EntryArrays::reserved(own.nnz()))?;
         for row in 0..own.nrows() {
             let (columns, values) = own.view().row(row);
             for (&column, &value) in columns.iter().zip(values) {

@@ -7,7 +7,7 @@ use super::report::seconds;
 use super::{Outcome, Progress, Settings, SystemOperator};
 use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
 use sparseop::matrix::{CsrMatrix, CsrView};
-use sparseop::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream, filled};
 use std::fmt::{self, Display};
 use std::ops::ControlFlow;
 
@@ -53,12 +53,19 @@ impl<T: Scalar> Ranking<T> {
     /// The `count` pages of highest rank, in descending order; of equal ones the lower number
     /// first.
     pub fn top(&self, count: usize) -> Vec<(usize, T)> {
-        let mut order: Vec<usize> = (0..self.ranks.len()).collect();
+        /// Least number of pages that are compared at a time.
+        const PAGES: usize = 1 << 12;
         let rank = |page: &usize| self.ranks[*page].to_f64();
         let higher_first = |a: &usize, b: &usize| rank(b).total_cmp(&rank(a)).then(a.cmp(b));
-        if count < order.len() {
-            order.select_nth_unstable_by(count, higher_first);
-            order.truncate(count);
+        // Memory for twice as many pages as are returned, not for all.
+        let room = count.saturating_mul(2).max(PAGES);
+        let mut order: Vec<usize> = Vec::new();
+        for page in 0..self.ranks.len() {
+            order.push(page);
+            if count < order.len() && (order.len() == room || page + 1 == self.ranks.len()) {
+                order.select_nth_unstable_by(count, higher_first);
+                order.truncate(count);
+            }
         }
         order.sort_unstable_by(higher_first);
         order.into_iter().map(|page| (page, self.ranks[page])).collect()
@@ -91,18 +98,18 @@ impl<T: Scalar> Ranking<T> {
 /// # Errors
 ///
 /// [`Error::NotSquare`]; [`Error::SolverSetting`] if a weight is negative or not finite, or if the
-/// weights of a page add up to an infinite sum.
+/// weights of a page add up to an infinite sum; [`Error::HostMemory`].
 pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Error> {
     let (nrows, ncols) = (graph.nrows(), graph.ncols());
     if nrows != ncols {
         return Err(Error::NotSquare { method: METHOD, nrows, ncols });
     }
-    let mut scaled = graph.to_owned();
+    let mut scaled = graph.try_to_owned()?;
     for row in 0..nrows {
         let range = graph.row_range(row);
         scale_links(row, &mut scaled.values_mut()[range])?;
     }
-    Ok(scaled.transpose())
+    scaled.view().try_transpose()
 }
 
 /// Divides the weights of the links of a page, counted from 0, by their sum, unless that is 0.
@@ -194,8 +201,10 @@ pub fn rank<'a, T: Scalar>(
         .add(&[Instruction::Mul(PASSED, DAMPING, PASSED), Instruction::Sub(JUMPS, ONE, PASSED)]);
     let conclude = code.add(&counted(RR));
     let (device, stream) = (op.device(), Stream::new(op.device())?);
-    let uniform = DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); own])?;
-    let mut ranks = DeviceVec::from_slice(device, &vec![T::from_f64(1.0 / pages as f64); own])?;
+    let even = filled(own, T::from_f64(1.0 / pages as f64))?;
+    let uniform = DeviceVec::from_slice(device, &even)?;
+    let mut ranks = DeviceVec::from_slice(device, &even)?;
+    drop(even);
     let mut passed = DeviceVec::zeros(device, own)?;
     let mut driver =
         Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;

@@ -146,3 +146,18 @@ fn invalid_graphs_are_refused() {
     let error = empty.rank(1.0, Settings::default(), |_| Continue(())).unwrap_err().to_string();
     assert!(error.contains("below 1, not 1"), "{error}");
 }
+
+#[test]
+fn the_best_of_many_pages_are_those_of_a_whole_order() {
+    let pages = 20_000;
+    // Every rank occurs twice.
+    let ranks: Vec<f64> = (0..pages).map(|page| (page * 7919 % pages / 2) as f64).collect();
+    let mut order: Vec<usize> = (0..pages).collect();
+    order.sort_by(|a, b| ranks[*b].total_cmp(&ranks[*a]).then(a.cmp(b)));
+    let outcome = Outcome::Converged;
+    let ranking = Ranking { ranks, outcome, iterations: 0, history: Vec::new(), seconds: 0.0 };
+    for count in [0, 1, 10, 3000, pages - 1, pages, usize::MAX] {
+        let top: Vec<usize> = ranking.top(count).into_iter().map(|(page, _)| page).collect();
+        assert_eq!(top, order[..count.min(pages)], "{count}");
+    }
+}

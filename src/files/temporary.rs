@@ -1,20 +1,25 @@
 //! Temporary files: they become complete files, or are removed.
 
+use super::Folder;
 use crate::error::printable;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Prefix of the names of temporary files; the process identifier and a number follow.
 pub(super) const PREFIX: &str = ".sparseop-";
 
+/// Temporary files, each by its folder and name.
+type Names = Vec<(Arc<Folder>, String)>;
+
 /// The existing temporary files. The lock is held while one is created, renamed or removed, so the
 /// list always matches the folders.
-static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static TEMPORARIES: Mutex<Names> = Mutex::new(Vec::new());
 
-fn temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
+fn temporaries() -> MutexGuard<'static, Names> {
     TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -24,9 +29,9 @@ fn temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
 /// until it does. A file that is already complete stays.
 pub fn abandon_writes() {
     let temporaries = temporaries();
-    for path in temporaries.iter() {
+    for (folder, name) in temporaries.iter() {
         // Errors cannot be reported any more, and there is no alternative.
-        let _ = fs::remove_file(path);
+        let _ = folder.remove(name.as_ref());
     }
     // Locked forever: no temporary file can be created or renamed any more.
     std::mem::forget(temporaries);
@@ -34,37 +39,32 @@ pub fn abandon_writes() {
 
 /// A file that is removed on drop.
 pub(super) struct Temporary {
-    /// Empty when the file is complete under its final name.
-    path: PathBuf,
+    folder: Arc<Folder>,
+    /// Empty when the file is complete under its final name. Names of a process differ.
+    name: String,
     file: File,
 }
 
 impl Temporary {
     /// Creates a file in a folder. On Unix it has the permission bits `mode`, subject to the umask.
-    pub(super) fn create(folder: &Path, mode: u32) -> io::Result<Self> {
+    pub(super) fn create(folder: &Arc<Folder>, mode: u32) -> io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
-        let mut options = File::options();
-        options.read(true).write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
-        #[cfg(not(unix))]
-        let _ = mode;
         let mut temporaries = temporaries();
         loop {
             let number = MADE.fetch_add(1, Relaxed);
-            let path = folder.join(format!("{PREFIX}{}-{number}", std::process::id()));
-            match options.open(&path) {
+            let name = format!("{PREFIX}{}-{number}", std::process::id());
+            match folder.create(&name, mode) {
                 // Left by an earlier process with the same identifier.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
                     let file = made?;
                     if !is_locked_by_us(&file) {
                         // An error leaves an empty file, which is removed after an hour.
-                        let _ = fs::remove_file(&path);
+                        let _ = folder.remove(name.as_ref());
                         continue;
                     }
-                    temporaries.push(path.clone());
-                    return Ok(Self { path, file });
+                    temporaries.push((folder.clone(), name.clone()));
+                    return Ok(Self { folder: folder.clone(), name, file });
                 }
             }
         }
@@ -76,29 +76,37 @@ impl Temporary {
     }
 
     /// Renames the file to its final name.
-    pub(super) fn rename(mut self, target: &Path) -> io::Result<()> {
-        let mut temporaries = temporaries();
-        fs::rename(&self.path, target)?;
-        temporaries.retain(|known| *known != self.path);
-        self.path.clear();
+    pub(super) fn rename(mut self, name: &OsStr) -> io::Result<()> {
+        self.rename_locked(name, &mut temporaries())
+    }
+
+    fn rename_locked(&mut self, name: &OsStr, temporaries: &mut Names) -> io::Result<()> {
+        self.folder.rename(self.name.as_ref(), name)?;
+        temporaries.retain(|(_, known)| *known != self.name);
+        self.name.clear();
         Ok(())
     }
 
-    /// Copies the content into an open file, in place of its own.
+    /// Copies the content into the open file of `path`, in place of its own. Until the copy is on
+    /// the disk, the complete content is also beside it, under [`unused_name`].
     ///
     /// # Errors
     ///
-    /// An error that names the file with the complete content, which is beside `path`.
+    /// An error that names the file with the complete content, if the copy has begun.
     pub(super) fn copy_into(mut self, target: &File, path: &Path) -> io::Result<()> {
         // An interrupt waits for the end of the copy.
         let mut temporaries = temporaries();
-        let Err(error) = copy(&self.file, target) else { return Ok(()) };
         let kept = unused_name(path);
-        let kept = fs::rename(&self.path, &kept).map_or_else(|_| self.path.clone(), |()| kept);
-        temporaries.retain(|known| *known != self.path);
-        self.path.clear();
-        let reason = format!("{error}; the complete content is in {}", kept.display());
-        Err(io::Error::new(error.kind(), printable(&reason).into_owned()))
+        let name = kept.file_name().unwrap_or_default();
+        self.rename_locked(name, &mut temporaries)?;
+        self.folder.sync();
+        if let Err(error) = copy(&self.file, target) {
+            let reason = format!("{error}; the complete content is in {}", kept.display());
+            return Err(io::Error::new(error.kind(), printable(&reason).into_owned()));
+        }
+        // A file that cannot be removed stays: both are complete.
+        let _ = self.folder.remove(name);
+        Ok(())
     }
 }
 
@@ -128,13 +136,13 @@ fn unused_name(path: &Path) -> PathBuf {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if self.path.as_os_str().is_empty() {
+        if self.name.is_empty() {
             return;
         }
         let mut temporaries = temporaries();
-        temporaries.retain(|known| *known != self.path);
+        temporaries.retain(|(_, known)| *known != self.name);
         // A file that cannot be removed stays; the error cannot be reported here.
-        let _ = fs::remove_file(&self.path);
+        let _ = self.folder.remove(self.name.as_ref());
     }
 }
 
@@ -153,22 +161,22 @@ fn is_locked_by_us(_: &File) -> bool {
 
 /// Removes the temporary files of processes that ended without removing them.
 #[cfg(unix)]
-pub(super) fn remove_leftovers(folder: &Path) {
+pub(super) fn remove_leftovers(folder: &Folder) {
     /// Largest number of entries of the folder that are read.
     const ENTRIES: usize = 1 << 14;
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in entries.take(ENTRIES).flatten() {
-        let Some(process) = entry.file_name().to_str().and_then(process_of) else { continue };
+    for entry in folder.entries().take(ENTRIES) {
+        let name = entry.file_name();
+        let Some(process) = name.to_str().and_then(process_of) else { continue };
         // The lock is held until the file is removed. Errors leave the file to a later write.
-        if let Ok(Some(_locked)) = leftover(&entry.path(), process) {
-            let _ = fs::remove_file(entry.path());
+        if let Ok(Some(_locked)) = leftover(folder, &name, process) {
+            let _ = folder.remove(&name);
         }
     }
 }
 
 /// Without process identifiers that can be asked for, leftovers stay.
 #[cfg(not(unix))]
-pub(super) fn remove_leftovers(_: &Path) {}
+pub(super) fn remove_leftovers(_: &Folder) {}
 
 /// Process identifier in the name of a temporary file.
 #[cfg(unix)]
@@ -182,27 +190,29 @@ fn process_of(name: &str) -> Option<libc::pid_t> {
 /// Opens and locks a temporary file that no process writes any more; `None` if one may write it.
 ///
 /// A process that writes has locked the file. A lock that is free decides nothing for a new file,
-/// since it is taken just after the file is created: only a file that is an hour old is a leftover.
+/// since it is taken just after the file is created: only a file that is an hour old, or whose time
+/// is an hour ahead because the clock was set, is a leftover.
 /// On a file system without locks its process must have ended, too. The process identifier alone
 /// decides nothing: it may be used again, or belong to another host or container.
 #[cfg(unix)]
-fn leftover(path: &Path, process: libc::pid_t) -> io::Result<Option<File>> {
+fn leftover(folder: &Folder, name: &OsStr, process: libc::pid_t) -> io::Result<Option<File>> {
     use std::fs::TryLockError;
     use std::os::unix::fs::MetadataExt;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
     /// Smallest age of a leftover.
     const AGE: Duration = Duration::from_secs(3600);
-    let file = super::open_regular(path, File::options().read(true))?;
+    let file = folder.open_regular(name)?;
     let is_free = match file.try_lock() {
         Ok(()) => true,
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(_)) => !is_running(process),
     };
     // Read with the lock: the file may have been removed or written before.
-    let (found, named) = (file.metadata()?, path.symlink_metadata()?);
+    let (found, named) = (file.metadata()?, folder.open_regular(name)?.metadata()?);
     let is_named = (found.dev(), found.ino()) == (named.dev(), named.ino());
     let is_own = found.uid() == super::private::user();
-    let is_old = found.modified()?.elapsed().is_ok_and(|age| age > AGE);
+    let (modified, now) = (found.modified()?, SystemTime::now());
+    let is_old = now.duration_since(modified).unwrap_or_else(|ahead| ahead.duration()) > AGE;
     Ok((is_free && is_named && is_own && is_old).then_some(file))
 }
 

@@ -1,3 +1,4 @@
+use super::private::FolderFile;
 use super::*;
 
 #[test]
@@ -96,7 +97,8 @@ fn a_failed_copy_keeps_the_content() {
     let file = folder.path().join("file");
     fs::write(&file, "old").unwrap();
     fs::write(folder.path().join("file.new"), "of the user").unwrap();
-    let written = write_temporary(&file, &file, PRIVATE, |out| out.write_all(b"new")).unwrap();
+    let opened = located(&file).unwrap().0;
+    let written = write_temporary(&file, &opened, PRIVATE, |out| out.write_all(b"new")).unwrap();
     // It is open for reading only.
     let message = written.copy_into(&File::open(&file).unwrap(), &file).unwrap_err().to_string();
     let kept = folder.path().join("file.new2");
@@ -106,6 +108,47 @@ fn a_failed_copy_keeps_the_content() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
+/// The environment variable with the folder in which a child process copies.
+#[cfg(unix)]
+const COPYING: &str = "SPARSEOP_TEST_COPYING";
+
+/// More than a pipe holds.
+#[cfg(unix)]
+const MUCH: usize = 1 << 20;
+
+#[cfg(unix)]
+#[test]
+fn a_kill_in_a_copy_keeps_the_content() {
+    use std::os::unix::process::ExitStatusExt;
+    if let Some(folder) = std::env::var_os(COPYING) {
+        let file = Path::new(&folder).join("file");
+        let folder = located(&file).unwrap().0;
+        let written = write_temporary(&file, &folder, PRIVATE, |out| out.write_all(&[7; MUCH]));
+        let pipe = File::options().write(true).open(file.with_file_name("pipe")).unwrap();
+        unreachable!("{:?}", written.unwrap().copy_into(&pipe, &file));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Without a reader the copy does not end.
+    let _open = File::options().read(true).write(true).open(&pipe).unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["files::tests::a_kill_in_a_copy_keeps_the_content", "--exact"])
+        .env(COPYING, folder.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let kept = folder.path().join("file.new");
+    let begin = std::time::Instant::now();
+    while !kept.exists() && begin.elapsed().as_secs() < 30 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert_eq!(fs::read(kept).unwrap(), [7; MUCH]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "there is no temporary file");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
@@ -113,7 +156,8 @@ fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
     let (file, link) = (folder.path().join("file"), folder.path().join("link"));
     fs::write(&file, "of the user").unwrap();
     std::os::unix::fs::symlink(&file, &link).unwrap();
-    replace(&link, PRIVATE, |out| out.write_all(b"new")).unwrap();
+    let (opened, name) = located(&link).unwrap();
+    replace(&opened, name, |out| out.write_all(b"new")).unwrap();
     assert!(!link.is_symlink());
     assert_eq!(fs::read_to_string(&link).unwrap(), "new");
     assert_eq!(fs::read_to_string(&file).unwrap(), "of the user");
@@ -122,17 +166,17 @@ fn a_link_in_place_of_a_file_of_the_library_is_replaced() {
 #[cfg(unix)]
 #[test]
 fn leftovers_of_ended_processes_are_removed_after_an_hour() {
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
     let folder = tempfile::tempdir().unwrap();
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let ended = child.id();
     child.wait().unwrap();
-    let (own, old) = (std::process::id(), SystemTime::now() - Duration::from_secs(7200));
+    let (own, now, hours) = (std::process::id(), SystemTime::now(), Duration::from_secs(7200));
     let make = |name: String, is_old: bool| {
         let path = folder.path().join(name);
         let file = File::create(&path).unwrap();
         if is_old {
-            file.set_modified(old).unwrap();
+            file.set_modified(now - hours).unwrap();
         }
         (path, file)
     };
@@ -143,10 +187,93 @@ fn leftovers_of_ended_processes_are_removed_after_an_hour() {
     let running = make(format!(".sparseop-{own}-123456"), false).0;
     // The identifier is in use again.
     let reused = make(format!(".sparseop-{own}-123457"), true).0;
+    // The clock was set.
+    let (ahead, file) = make(format!(".sparseop-{ended}-3"), false);
+    file.set_modified(now + hours).unwrap();
+    drop(file);
     let others = [".sparseop-x-1", ".sparseop-1", ".sparseop-1-1.mtx", ".sparseop--1-0", "a"];
     let others = others.map(|name| make(name.to_owned(), true).0);
     write_atomically(&folder.path().join("out"), |out| out.write_all(b"x")).unwrap();
-    let there = [&ended_long_ago, &ended_now, &written, &running, &reused].map(|f| f.exists());
-    assert_eq!(there, [false, true, true, true, false]);
+    let made = [&ended_long_ago, &ended_now, &written, &running, &reused, &ahead];
+    assert_eq!(made.map(|file| file.exists()), [false, true, true, true, false, false]);
     assert!(others.iter().all(|path| path.exists()));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_is_exchanged_is_written_and_cleared_no_more() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let [used, moved, other] = ["used", "moved", "other"].map(|name| folder.path().join(name));
+    let private = PrivateFolder::new(&used, "a/b", "VARIABLE");
+    private.write("entry", |out| out.write_all(b"old")).unwrap();
+    let files = private.oldest_first();
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("entry"), "of the user").unwrap();
+    let written = private.write("entry", |out| {
+        // Between the check of the folder and the renaming.
+        fs::rename(used.join("a/b"), &moved)?;
+        symlink(&other, used.join("a/b"))?;
+        out.write_all(b"new")
+    });
+    written.unwrap();
+    assert_eq!(fs::read(moved.join("entry")).unwrap(), b"new");
+    files.iter().for_each(FolderFile::remove);
+    assert!(!moved.join("entry").exists());
+    assert_eq!(fs::read(other.join("entry")).unwrap(), b"of the user");
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn every_folder_of_the_library_is_trusted_or_not_used() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    let private = PrivateFolder::new(folder.path(), "a/b", "VARIABLE");
+    let write = || private.write("entry", |out| out.write_all(b"x"));
+    write().unwrap();
+    assert_eq!(private.read("entry", 1), Ok(Some(b"x".to_vec())));
+    let above = folder.path().join("a");
+    let refused = |expected: &str| {
+        let reason = private.read("entry", 1).unwrap_err();
+        assert!(reason.contains(&format!("{} is", above.display())), "{reason}");
+        assert!(reason.contains(expected), "{reason}");
+        assert!(write().unwrap_err().to_string().contains(expected));
+        assert!(private.oldest_first().is_empty());
+    };
+    let set = |mode| fs::set_permissions(&above, fs::Permissions::from_mode(mode)).unwrap();
+    assert_eq!(fs::metadata(&above).unwrap().permissions().mode() & 0o777, 0o700);
+    for open in [0o720, 0o702] {
+        set(open);
+        refused("others may write to it");
+    }
+    set(0o755);
+    write().unwrap();
+    // Only the superuser can give files away.
+    let user = private::user();
+    if chown(&above, Some(user + 1), None).is_ok() {
+        refused("belongs to user");
+        chown(&above, Some(user), None).unwrap();
+    }
+    let moved = folder.path().join("moved");
+    fs::rename(&above, &moved).unwrap();
+    symlink(&moved, &above).unwrap();
+    refused("symbolic link");
+    // The folder that the user names may be a link.
+    fs::remove_file(&above).unwrap();
+    fs::rename(&moved, &above).unwrap();
+    let link = folder.path().join("link");
+    symlink(folder.path(), &link).unwrap();
+    assert!(PrivateFolder::new(&link, "a/b", "VARIABLE").read("entry", 1).unwrap().is_some());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_must_not_be_listed_is_written_to() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o300)).unwrap();
+    write_atomically(&folder.path().join("out"), |out| out.write_all(b"x")).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }

@@ -19,7 +19,7 @@ pub use convert::ToCsr;
 pub(crate) use precision::rounded;
 pub use triplets::Triplets;
 
-use crate::{Error, Scalar, parallel};
+use crate::{Error, Scalar, memory, parallel};
 use std::ops::Range;
 
 /// Maximum number of rows and of columns: one less than `u32::MAX`, which marks padding in packed
@@ -246,16 +246,26 @@ impl<'a, T: Scalar> CsrView<'a, T> {
         (&self.col_idx[range.clone()], &self.values[range])
     }
 
-    /// Returns a copy that owns its arrays.
+    /// Returns a copy that owns its arrays. Aborts the process if there is not enough memory.
     #[doc(hidden)]
     pub fn to_owned(self) -> CsrMatrix<T> {
-        CsrMatrix {
+        self.try_to_owned().unwrap_or_else(|error| memory::exhausted(error))
+    }
+
+    /// As [`to_owned`](Self::to_owned).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    #[doc(hidden)]
+    pub fn try_to_owned(self) -> Result<CsrMatrix<T>, Error> {
+        Ok(CsrMatrix {
             nrows: self.nrows,
             ncols: self.ncols,
-            row_ptr: self.row_ptr.to_vec(),
-            col_idx: self.col_idx.to_vec(),
-            values: self.values.to_vec(),
-        }
+            row_ptr: memory::listed(self.row_ptr.iter().copied())?,
+            col_idx: memory::listed(self.col_idx.iter().copied())?,
+            values: memory::listed(self.values.iter().copied())?,
+        })
     }
 }
 

@@ -3,17 +3,18 @@
 use super::stopwatch::timed;
 use crate::Error;
 use crate::device::{Ceilings, Device};
+use crate::memory::filled;
 use crate::parallel;
 
 /// Measures every ceiling of a device. Takes some tenths of a second.
 ///
 /// # Errors
 ///
-/// [`Error::Gpu`] or [`Error::GpuMemory`] if a ceiling cannot be measured.
+/// [`Error::Gpu`], [`Error::GpuMemory`] or [`Error::HostMemory`] if a ceiling cannot be measured.
 pub fn measure(device: &Device) -> Result<Ceilings, Error> {
     match device {
         Device::Cpu => {
-            Ok(Ceilings { copy_bandwidth: Some(copy_bandwidth()), ..Ceilings::default() })
+            Ok(Ceilings { copy_bandwidth: Some(copy_bandwidth()?), ..Ceilings::default() })
         }
         Device::Cuda(gpu) => Ok(Ceilings {
             copy_bandwidth: Some(gpu.copy_bandwidth()?),
@@ -24,20 +25,19 @@ pub fn measure(device: &Device) -> Result<Ceilings, Error> {
 }
 
 /// Copy bandwidth of all threads together, reads plus writes, in bytes per second.
-fn copy_bandwidth() -> f64 {
+fn copy_bandwidth() -> Result<f64, Error> {
     /// Larger than the last-level cache of all but a few processors.
     const BYTES: usize = 256 << 20;
     const REPEATS: usize = 5;
     // Not zeros: the system may provide zeroed pages without any memory behind them.
-    let from = vec![1u8; BYTES];
-    let mut to = vec![2u8; BYTES];
+    let (from, mut to) = (filled(BYTES, 1u8)?, filled(BYTES, 2u8)?);
     let piece = BYTES.div_ceil(rayon::current_num_threads());
     let mut copy = || {
         let pieces = to.chunks_mut(piece).zip(from.chunks(piece));
         timed(|| parallel::for_each_item(pieces, |(to, from)| to.copy_from_slice(from))).1
     };
     let least = (0..REPEATS).map(|_| copy()).fold(f64::INFINITY, f64::min);
-    2.0 * BYTES as f64 / least
+    Ok(2.0 * BYTES as f64 / least)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::profile::{Fit, Profile};
 use super::scale::Scale;
 use crate::device::{Ceilings, Device, DeviceSpec};
 use crate::error::printable;
+use crate::files::absolute;
 use crate::formats::{Plan, Target, csr};
 use crate::{Error, ScalarKind};
 use etcetera::BaseStrategy;
@@ -210,7 +211,7 @@ pub fn find(
 
 /// The folder of user profiles, which need not exist; `None` if the platform has no such folder.
 pub fn user_folder() -> Option<PathBuf> {
-    Some(etcetera::choose_base_strategy().ok()?.config_dir().join(FOLDER))
+    Some(absolute(etcetera::choose_base_strategy().ok()?.config_dir())?.join(FOLDER))
 }
 
 /// A profile and its source.

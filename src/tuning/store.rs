@@ -11,7 +11,7 @@ use super::stopwatch::unix_seconds;
 use crate::analysis::{Analysis, Distinct, Fingerprint};
 use crate::device::DeviceSpec;
 use crate::error::printable;
-use crate::files::{PrivateFolder, begins_with, oldest_first};
+use crate::files::{PrivateFolder, absolute};
 use crate::{Error, Precision, ScalarKind};
 use etcetera::BaseStrategy;
 use serde::{Deserialize, Serialize};
@@ -216,14 +216,16 @@ impl Store {
         match std::env::var_os(STORE_VARIABLE).filter(|value| !value.is_empty()) {
             Some(value) if value == OsStr::new("off") => None,
             Some(folder) => Some(Self::below(Path::new(&folder))),
-            None => Some(Self::below(&etcetera::choose_base_strategy().ok()?.data_dir())),
+            None => {
+                let folder = etcetera::choose_base_strategy().ok()?.data_dir();
+                absolute(folder).map(|folder| Self::below(&folder))
+            }
         }
     }
 
     /// The store below a folder, which need not exist yet.
     pub fn below(folder: &Path) -> Self {
-        let folder = PrivateFolder::new(folder.join(FOLDER), STORE_VARIABLE);
-        Self { folder, capacity: CAPACITY }
+        Self { folder: PrivateFolder::new(folder, FOLDER, STORE_VARIABLE), capacity: CAPACITY }
     }
 
     /// Folder of the entries.
@@ -268,13 +270,11 @@ impl Store {
 
     /// Removes the oldest entries beyond the capacity. Other files stay.
     fn trim(&self) {
-        let mut files = oldest_first(self.folder());
-        files.retain(|file| {
-            file.path.file_name().and_then(OsStr::to_str).is_some_and(is_entry_name)
-        });
+        let mut files = self.folder.oldest_first();
+        files.retain(|file| file.name.to_str().is_some_and(is_entry_name));
         // Few more files than entries have such names: only those to be removed are looked into.
         for file in &files[..files.len().saturating_sub(self.capacity)] {
-            if begins_with(&file.path, START) {
+            if file.begins_with(START) {
                 file.remove();
             }
         }

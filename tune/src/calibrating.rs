@@ -11,7 +11,9 @@ use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::stopwatch::{Policy, Samples, TimedBatch, time_batch, time_interleaved};
-use sparseop::{Device, DeviceVec, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
+use sparseop::{
+    Device, DeviceVec, Error, Plan, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning, filled,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -106,7 +108,7 @@ pub fn judge<T: Scalar>(
     let rivals = calibrated::rivals(measured, &device.spec()).into_iter().map(pack);
     let rivals: Vec<SparseOp<T>> = rivals.collect::<Result<_, _>>()?;
     let stream = Stream::new(device)?;
-    let x = DeviceVec::from_slice(device, &vec![T::ONE; a.ncols()])?;
+    let x = DeviceVec::from_slice(device, &filled(a.ncols(), T::ONE)?)?;
     let y = RefCell::new(DeviceVec::zeros(device, a.nrows())?);
     let product = |op: &SparseOp<T>| op.apply_device(&stream, &x, &mut y.borrow_mut());
     let all: Vec<&SparseOp<T>> = std::iter::once(op).chain(&rivals).collect();

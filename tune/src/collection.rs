@@ -2,11 +2,16 @@
 
 use crate::offline::Measured;
 use crate::refit::SWEEP;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use sparseop::matrix::gallery::{self, Spec, Values};
 use sparseop::matrix::market;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
+
+/// Largest size of a table of classes, in bytes: that of some hundred thousand matrices.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Classes of matrices from files, by the file names without extensions.
 #[derive(Debug, Default)]
@@ -17,10 +22,18 @@ impl Classes {
     ///
     /// # Errors
     ///
-    /// An error if the file cannot be read, or has no such column.
+    /// An error if the file cannot be read, is larger than any table, or has no such column.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
+        let mut text = String::new();
+        let read = File::open(path)
+            .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
             .with_context(|| format!("cannot read {}", path.display()))?;
+        if read as u64 > MAX_BYTES {
+            bail!(
+                "{} has more than {MAX_BYTES} bytes, which no table of classes has",
+                path.display()
+            );
+        }
         let mut lines = text.lines();
         let heading: Vec<&str> = lines.next().unwrap_or_default().split('\t').collect();
         let column = |name: &str| {

@@ -20,6 +20,12 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Largest size of an unpacked file, in bytes: records of some hundred thousand matrices.
 const MAX_BYTES: u64 = 1 << 30;
 
+/// Largest size of a line, in bytes: many times that of a matrix with every plan.
+const MAX_LINE: usize = 1 << 20;
+
+/// Memory that a line takes at most while it is read, in bytes.
+const LINE_ROOM: usize = 64 * MAX_LINE;
+
 /// First line: origin of the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasurementsHeader {
@@ -68,15 +74,17 @@ struct Contents {
 ///
 /// # Errors
 ///
-/// [`io::Error`] if the lines cannot be read, and another error if the header line is damaged.
+/// [`io::Error`] if the lines cannot be read, [`Error`](sparseop::Error) if there is not enough
+/// memory for them, and another error if the header line is damaged.
 fn read_lines(reader: impl BufRead) -> Result<Contents> {
     let mut reader = reader.take(MAX_BYTES);
     let mut line = Vec::new();
     let mut good = 0;
-    // `None` at the end, and for an unfinished last line.
-    let mut next = |line: &mut Vec<u8>| -> io::Result<Option<u64>> {
+    // `None` at the end, for an unfinished last line and for one that is too long.
+    let mut next = |line: &mut Vec<u8>| -> Result<Option<u64>> {
         line.clear();
-        let bytes = reader.read_until(b'\n', line)? as u64;
+        sparseop::check_room(LINE_ROOM)?;
+        let bytes = reader.by_ref().take(MAX_LINE as u64).read_until(b'\n', line)? as u64;
         Ok(line.ends_with(b"\n").then_some(bytes))
     };
     let Some(bytes) = next(&mut line)? else { bail!("its header line is missing") };
@@ -99,7 +107,11 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
         good += bytes;
     }
     if broken.is_none() && !line.is_empty() {
-        broken = Some(format!("line {} was not finished", measured.len() + 2));
+        let reason = match line.len() {
+            MAX_LINE.. => format!("has more than {MAX_LINE} bytes"),
+            _ => "was not finished".to_owned(),
+        };
+        broken = Some(format!("line {} {reason}", measured.len() + 2));
     }
     Ok(Contents { header, measured, good, broken })
 }
@@ -203,8 +215,8 @@ impl JournalFile {
     ///
     /// # Errors
     ///
-    /// An error if another process has locked the file, if the file is no journal or a symbolic
-    /// link, or if it cannot be opened.
+    /// An error if another process has locked the file, if the file is no journal, a symbolic link
+    /// or of another user, or if it cannot be opened.
     pub fn lock(path: PathBuf) -> Result<Self> {
         /// Processes that may remove their journals meanwhile.
         const ATTEMPTS: usize = 100;
@@ -218,7 +230,7 @@ impl JournalFile {
             }
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(false);
-            let file = sparseop::open_regular(&path, &mut options).with_context(opening)?;
+            let file = sparseop::open_own(&path, &mut options).with_context(opening)?;
             match file.try_lock() {
                 // A file system without locks does not tell processes apart.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
@@ -262,7 +274,9 @@ impl JournalFile {
         if !fresh && !is_new {
             let found = match read_lines(BufReader::new(&self.file)) {
                 // The lines that cannot be read now may be intact.
-                Err(error) if error.is::<io::Error>() => return Err(error).with_context(opening),
+                Err(error) if error.is::<io::Error>() || error.is::<sparseop::Error>() => {
+                    return Err(error).with_context(opening);
+                }
                 found => found.map_err(|error| error.to_string()),
             };
             let usable = found.and_then(|c| {

@@ -136,7 +136,7 @@ impl Peer {
         match self {
             Self::Sprs => {
                 let (multiply, x) = (T::sprs(a).map_err(RunFailure::Broken)?, vectors.first());
-                Ok(Box::new(OnHost::new(multiply, x, a.nrows(), context.host_caches()?)))
+                Ok(Box::new(OnHost::new(multiply, x, a.nrows(), context.host_caches()?)?))
             }
             Self::Cusparse(algorithm) => algorithm.enter(a, false, one()?, caches, shared),
             Self::CusparseTransposed(algorithm) => {

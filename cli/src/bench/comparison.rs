@@ -286,7 +286,8 @@ mod tests {
         let a = CsrMatrix::try_new(2, 2, vec![0, 2, 4], vec![0, 1, 0, 1], vec![1.0, 2.0, 3.0, 4.0])
             .unwrap();
         let caches = Caches::new(&Stream::new(&Device::Cpu).unwrap(), CacheState::Warm).unwrap();
-        let engine = Box::new(OnHost::new(Box::new(multiply), &[1.0, 1.0], 2, Rc::new(caches)));
+        let engine = OnHost::new(Box::new(multiply), &[1.0, 1.0], 2, Rc::new(caches)).unwrap();
+        let engine = Box::new(engine);
         let mut timed_engine = TimedEngine::new(0, engine);
         match timed_engine.check(&TestVectors::of(a.view(), vec![1.0, 1.0], 1), 2) {
             Ok(()) => Ok(timed_engine),

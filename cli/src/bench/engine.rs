@@ -129,13 +129,17 @@ pub(super) struct OnHost<'a, T> {
 
 impl<'a, T: Scalar> OnHost<'a, T> {
     /// Engine with vector `x`. `caches` must be those of the CPU.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
     pub(super) fn new(
         multiply: HostProduct<'a, T>,
         x: &'a [T],
         nrows: usize,
         caches: Rc<Caches>,
-    ) -> Self {
-        Self { multiply, x, y: vec![T::ZERO; nrows], caches }
+    ) -> Result<Self, Error> {
+        Ok(Self { multiply, x, y: sparseop::filled(nrows, T::ZERO)?, caches })
     }
 }
 

@@ -124,7 +124,9 @@ fn measure<T: Scalar>(choice: &ChoiceArgs, source: &MatrixSource, console: &Cons
     let (a, read) = timed(|| source.load::<T>(console));
     let a = choice.rounded(a?)?;
     let builder = choice.builder()?;
-    let (x, mut y) = (x_vector::<T>(a.ncols()), vec![T::ZERO; a.nrows()]);
+    let mut y = sparseop::filled(a.nrows(), T::ZERO)?;
+    sparseop::check_room(a.ncols().saturating_mul(size_of::<T>()))?;
+    let x = x_vector::<T>(a.ncols());
     let mut from_host = || -> Result<_> {
         let loaded = kernel_log().len();
         let (op, build) = timed(|| builder.build(&a));

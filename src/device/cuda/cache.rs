@@ -7,7 +7,7 @@
 //! loaded.
 
 use crate::Error;
-use crate::files::{PrivateFolder, begins_with, oldest_first};
+use crate::files::{PrivateFolder, absolute};
 use etcetera::BaseStrategy;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -46,13 +46,16 @@ impl Cache {
         match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
             Some(value) if value == OsStr::new("off") => None,
             Some(folder) => Some(Self::below(Path::new(&folder))),
-            None => Some(Self::below(&etcetera::choose_base_strategy().ok()?.cache_dir())),
+            None => {
+                let folder = etcetera::choose_base_strategy().ok()?.cache_dir();
+                absolute(folder).map(|folder| Self::below(&folder))
+            }
         }
     }
 
     /// The cache in a folder of caches, which need not exist.
     pub(super) fn below(folder: &Path) -> Self {
-        Self { folder: PrivateFolder::new(folder.join(FOLDER), VARIABLE), capacity: CAPACITY }
+        Self { folder: PrivateFolder::new(folder, FOLDER, VARIABLE), capacity: CAPACITY }
     }
 
     /// Folder of the entries, which need not exist.
@@ -87,10 +90,9 @@ impl Cache {
     /// Removes the oldest entries until the rest is within the capacity. Other files stay. Errors
     /// are ignored: another process may have removed the file.
     fn trim(&self) {
-        let mut files = oldest_first(self.folder.path());
+        let mut files = self.folder.oldest_first();
         files.retain(|file| {
-            let name = file.path.file_name().and_then(OsStr::to_str);
-            name.is_some_and(is_entry_name) && begins_with(&file.path, &MAGIC)
+            file.name.to_str().is_some_and(is_entry_name) && file.begins_with(&MAGIC)
         });
         let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
         for file in files {
@@ -285,19 +287,45 @@ mod tests {
     #[test]
     fn many_share_a_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache { capacity: 1 << 20, ..cache(&folder) };
-        let code = |n: u8| vec![n; 50_000];
         std::thread::scope(|scope| {
             for n in [1, 2] {
-                let cache = &cache;
-                scope.spawn(move || {
-                    for _ in 0..50 {
-                        cache.store("shared", &code(n)).unwrap();
-                        let found = cache.load("shared").expect("always there, always whole");
-                        assert!(found == code(1) || found == code(2));
-                    }
-                });
+                let folder = folder.path();
+                scope.spawn(move || share(folder, n));
             }
         });
+    }
+
+    /// Stores and loads an entry that others store, too.
+    fn share(folder: &Path, n: u8) {
+        let cache = Cache { capacity: 1 << 20, ..Cache::below(folder) };
+        for _ in 0..50 {
+            cache.store("shared", &[n; 50_000]).unwrap();
+            let found = cache.load("shared").expect("always there, always whole");
+            assert!(found.len() == 50_000 && found.iter().all(|byte| *byte == found[0]));
+        }
+    }
+
+    #[test]
+    fn many_processes_share_a_folder() {
+        /// The environment variable with the folder of a child process.
+        const SHARED: &str = "SPARSEOP_TEST_SHARED";
+        if let Some(folder) = std::env::var_os(SHARED) {
+            return share(Path::new(&folder), std::process::id() as u8);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let child = |_| {
+            std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["device::cuda::cache::tests::many_processes_share_a_folder", "--exact"])
+                .env(SHARED, folder.path())
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        let children: Vec<_> = (0..20).map(child).collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        let entries = fs::read_dir(Cache::below(folder.path()).folder()).unwrap();
+        assert_eq!(entries.count(), 1, "nothing is left behind");
     }
 }

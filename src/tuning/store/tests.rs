@@ -203,6 +203,21 @@ fn the_oldest_go_when_there_are_too_many() {
 }
 
 #[test]
+fn entries_whose_time_is_yet_to_come_go_first() {
+    let (_folder, store) = store();
+    let store = Store { capacity: 1, ..store };
+    let cpu = Device::Cpu.spec();
+    let of = |calls| DecisionKey { calls, ..key() };
+    // The clock was ahead.
+    store.keep(&StoredDecision { key: of(1), when: u64::MAX, ..entry() }).unwrap();
+    let file = fs::File::open(store.folder().join(of(1).file())).unwrap();
+    file.set_modified(SystemTime::now() + Duration::from_secs(86_400)).unwrap();
+    assert!(store.find(&of(1), &cpu).is_ok());
+    store.keep(&StoredDecision { key: of(2), ..entry() }).unwrap();
+    assert_eq!([1, 2].map(|calls| store.find(&of(calls), &cpu).is_ok()), [false, true]);
+}
+
+#[test]
 fn a_folder_that_cannot_be_is_no_panic() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
@@ -218,7 +233,7 @@ fn many_share_a_folder() {
     let (_folder, store) = store();
     store.keep(&entry()).unwrap();
     std::thread::scope(|scope| {
-        for when in 0..4 {
+        for when in 0..20 {
             let store = &store;
             scope.spawn(move || {
                 for _ in 0..50 {

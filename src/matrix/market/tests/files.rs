@@ -77,6 +77,48 @@ fn archives_give_the_namesake_or_the_only_matrix() {
 }
 
 #[test]
+fn links_and_names_in_archives_reach_nothing_outside() {
+    let folder = tempfile::tempdir().unwrap();
+    let (outside, path) = (folder.path().join("outside.mtx"), folder.path().join("inside/a.tar"));
+    fs::write(&outside, OTHER).unwrap();
+    fs::create_dir(path.parent().unwrap()).unwrap();
+    let entry =
+        |archive: &mut tar::Builder<_>, name: &str, kind, link: Option<&Path>, text: &[u8]| {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(text.len() as u64);
+            header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
+            link.into_iter().for_each(|link| header.set_link_name(link).unwrap());
+            header.set_cksum();
+            archive.append(&header, text).unwrap();
+        };
+    let absolute = folder.path().join("made.mtx");
+    let names = ["../made.mtx", "a/../../made.mtx", absolute.to_str().unwrap(), "./a.mtx"];
+    for links in [tar::EntryType::Symlink, tar::EntryType::Link] {
+        for name in [None].into_iter().chain(names.map(Some)) {
+            let mut archive = tar::Builder::new(Vec::new());
+            for (link, to) in [("a/a.mtx", outside.as_path()), ("a.mtx", "../outside.mtx".as_ref())]
+            {
+                entry(&mut archive, link, links, Some(to), b"");
+            }
+            entry(&mut archive, "a/", tar::EntryType::Directory, None, b"");
+            if let Some(name) = name {
+                entry(&mut archive, name, tar::EntryType::Regular, None, TEXT);
+            }
+            fs::write(&path, archive.into_inner().unwrap()).unwrap();
+            match (read::<f64>(&path), name) {
+                (Ok(found), Some(_)) => assert_eq!(found, expected(), "{name:?}"),
+                (Err(error), None) => assert!(error.to_string().contains("has no .mtx file")),
+                (found, _) => panic!("{name:?}: {found:?}"),
+            }
+            let entries = |path: &Path| fs::read_dir(path).unwrap().count();
+            assert_eq!([entries(folder.path()), entries(path.parent().unwrap())], [2, 1]);
+            assert_eq!(fs::read(&outside).unwrap(), OTHER);
+        }
+    }
+}
+
+#[test]
 fn files_cut_short_are_refused() {
     let archive = tar(&[("a/a.mtx", TEXT)]);
     for (name, bytes) in [

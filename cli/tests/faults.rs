@@ -1,0 +1,190 @@
+//! Faults of the system: full disks, limits on files, folders of others, no home, and kills at any
+//! moment. Outputs and stores are whole or absent, and the next run succeeds.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::stdout;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_sparseop");
+
+/// A command that writes a file of some hundred KiB.
+const WRITE: &str = "gallery write uniform,rows=20k a.mtx";
+
+/// A command that writes a report.
+const REPORT: &str = "bench gallery:small,n=30 --plans csr --seconds 0.001 --baselines none \
+     --report page.html -q";
+
+/// A command that writes a journal and a profile.
+const TUNE: &str = "tune gallery:small,n=30 gallery:banded,rows=500 gallery:uniform,rows=500 \
+     --dtype f32 --seconds 0.005 --out mine.ron -q";
+
+/// A command that stores a decision.
+const CALIBRATE: &str = "apply gallery:small,n=30 --tuning calibrate --calibration-seconds 0.1 \
+     --remember -v --out /dev/null";
+
+/// A command in a folder, with its store there.
+fn command(program: &str, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.envs([("RAYON_NUM_THREADS", "2"), ("SPARSEOP_DEVICE", "cpu")]);
+    command.envs([("SPARSEOP_PROFILE", "off"), ("SPARSEOP_STORE", "store")]);
+    command
+}
+
+/// The program in a folder.
+fn program(args: &str, folder: &Path) -> Command {
+    let mut program = command(PROGRAM, folder);
+    program.args(args.split_whitespace());
+    program
+}
+
+/// Exit code and standard error.
+fn said(mut command: Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Runs the commands in a shell where no byte can be written to a file after the command `setup`.
+/// The shell begins in an empty folder.
+fn check_full(shell: &[&str], setup: &str, reason: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    for args in [WRITE, REPORT, TUNE, CALIBRATE] {
+        let mut shell_in = command(shell[0], folder.path());
+        // Prints the files that the program leaves.
+        let script = format!("{setup}; '{PROGRAM}' {args}; find . -type f -size +0 >&2; exit 7");
+        shell_in.args(&shell[1..]).args(["-c", &script]);
+        let (code, said) = said(shell_in);
+        assert_eq!(code, Some(7), "{args}: {said}");
+        assert!(said.contains(reason), "{args}: {said}");
+        let is_error = said.lines().any(|line| line.starts_with("error: cannot write "));
+        assert_eq!(is_error, args != CALIBRATE, "{args}: {said}");
+        let left: Vec<&str> = said.lines().filter(|line| line.starts_with("./")).collect();
+        assert!(left.iter().all(|file| *file == "./filler"), "{args}: {left:?}");
+        assert_eq!(files(folder.path()), [] as [PathBuf; 0], "{args}: {said}");
+    }
+}
+
+#[test]
+fn a_limit_of_no_bytes_leaves_nothing_half_written() {
+    check_full(&["sh"], "ulimit -f 0", "File too large");
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_half_written() {
+    let shell = ["unshare", "--map-root-user", "--mount", "sh"];
+    let setup = "mount -t tmpfs -o size=4k none . && cd \"$PWD\" && head -c 4096 /dev/zero >filler";
+    let folder = tempfile::tempdir().unwrap();
+    let mut attempt = command(shell[0], folder.path());
+    attempt.args(&shell[1..]).args(["-c", &format!("{setup} || exit 1")]);
+    match attempt.output() {
+        Ok(output) if output.status.success() => {
+            check_full(&shell, setup, "No space left on device");
+        }
+        _ => println!("skipped: no file system can be mounted"),
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_grow_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = command("sh", folder.path());
+    // Room for the first records.
+    shell.args(["-c", &format!("ulimit -f 30; exec '{PROGRAM}' {TUNE}")]);
+    let (code, reason) = said(shell);
+    assert_eq!(code, Some(1), "{reason}");
+    assert!(reason.contains("cannot write to mine.ron.journal: File too large"), "{reason}");
+    assert!(!folder.path().join("mine.ron").exists());
+    let (code, reason) = said(program(TUNE, folder.path()));
+    assert_eq!(code, Some(0), "{reason}");
+    assert!(folder.path().join("mine.ron").exists());
+    assert!(!folder.path().join("mine.ron.journal").exists());
+}
+
+/// Gives the program to a user without rights and without a home, if this one may do that.
+fn without_rights(program: &mut Command) {
+    // SAFETY: the call has no argument and always succeeds.
+    if unsafe { libc::geteuid() } == 0 {
+        program.uid(65_534).gid(65_534);
+    }
+}
+
+#[test]
+fn a_home_that_cannot_be_written_or_found_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for (home, mode) in [(folder.path().to_str().unwrap(), 0o555), ("", 0o777), ("here", 0o777)] {
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let mut program = program(CALIBRATE, folder.path());
+        program.env_clear().envs([("HOME", home), ("SPARSEOP_DEVICE", "cpu")]);
+        if home != "here" {
+            without_rights(&mut program);
+        }
+        let Ok(output) = program.output() else {
+            println!("skipped: another user may not run the program");
+            continue;
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{home}: {said}");
+        let unkept =
+            ["storing it failed: cannot create", "there is no folder for stored decisions"];
+        let is_kept = !unkept.iter().any(|reason| said.contains(reason));
+        // A user without a home in the environment may have one in the system's list.
+        assert!(!is_kept || home.is_empty(), "{home}: {said}");
+        assert_eq!(files(folder.path()), [] as [PathBuf; 0], "{home}: {said}");
+    }
+}
+
+/// Kills a command at some moments of its time, and checks the folder after each kill and after a
+/// whole run.
+fn check_kills(args: &str, check_whole: impl Fn(&Path)) {
+    const KILLS: u32 = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let run = || {
+        let (code, said) = said(program(args, folder.path()));
+        assert!(code == Some(0) && !said.contains("damaged"), "{args}: {said}");
+        check_whole(folder.path());
+    };
+    let begin = Instant::now();
+    run();
+    let time = begin.elapsed();
+    for kill in 0..KILLS {
+        let mut child = program(args, folder.path()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(time * (2 * kill + 1) / (2 * KILLS));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        check_whole(folder.path());
+    }
+    run();
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_whole_files() {
+    let text = |path: PathBuf| fs::read_to_string(path).ok();
+    let first = std::cell::OnceCell::new();
+    check_kills(WRITE, |folder| {
+        let found = text(folder.join("a.mtx")).unwrap();
+        assert!(*first.get_or_init(|| found.clone()) == found, "the file is another one");
+    });
+    check_kills(REPORT, |folder| {
+        assert!(text(folder.join("page.html")).unwrap().trim_end().ends_with("</html>"));
+    });
+    check_kills(TUNE, |folder| {
+        stdout(&["profile", "show", folder.join("mine.ron").to_str().unwrap()]);
+    });
+    check_kills(CALIBRATE, |folder| {
+        let entries = files(&folder.join("store")).into_iter().filter_map(text);
+        entries.for_each(|entry| assert!(entry.trim_end().ends_with(')'), "{entry}"));
+    });
+}
