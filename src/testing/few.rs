@@ -1,5 +1,5 @@
-//! A few products with plans of every format on a small matrix: what Miri interprets in minutes. The
-//! matrix is not analysed, which takes Miri as long as everything else.
+//! A few products with plans of every format on a small matrix: what Miri interprets in minutes.
+//! The matrix is not analysed, which takes Miri as long as everything else.
 
 use super::conformance::{product, scattered};
 use super::{Oracle, scaled, update, x_vector};
