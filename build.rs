@@ -34,7 +34,7 @@ const FOLDER: &str = "kernels";
 const ARCHITECTURES: [u32; 4] = [80, 90, 100, 120];
 
 /// Oldest architecture that the kernels support.
-const OLDEST: u32 = 70;
+const OLDEST: u32 = 75;
 
 /// Options that the machine code depends on, with the same meaning for nvcc and NVRTC.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=true"];

@@ -13,13 +13,14 @@ fn tests_of(row: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// True if a source has a test of this name.
+/// True if a source has a test of this name that is not ignored.
 fn has_test(source: &str, test: &str) -> bool {
     let definition = format!("fn {test}(");
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     let is_test = |at: usize| {
-        let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
-        attributes.into_iter().any(|line| *line == "#[test]")
+        let mut attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
+        attributes.clone().any(|line| *line == "#[test]")
+            && !attributes.any(|line| line.starts_with("#[ignore"))
     };
     (0..lines.len()).any(|at| lines[at].starts_with(&definition) && is_test(at))
 }
@@ -50,9 +51,10 @@ fn a_missing_test_is_seen() {
     let row = "| Something. | `a.rs`: `one`, `two`; `b.rs`: `three` |";
     let named = [("a.rs", "one"), ("a.rs", "two"), ("b.rs", "three")];
     assert_eq!(tests_of(row), named.map(|(file, test)| (file.to_owned(), test.to_owned())));
-    let source = "#[test]\nfn one() {}\n\nfn two() {}\n\n#[cfg(unix)]\n#[test]\nfn three() {}";
+    let source = "#[test]\nfn one() {}\n\nfn two() {}\n\n#[cfg(unix)]\n#[test]\nfn three() {}\n\n\
+                  #[test]\n#[ignore]\nfn four() {}\n\n#[ignore = \"slow\"]\n#[test]\nfn five() {}";
     assert_eq!(
-        ["one", "two", "three", "on"].map(|test| has_test(source, test)),
-        [true, false, true, false]
+        ["one", "two", "three", "on", "four", "five"].map(|test| has_test(source, test)),
+        [true, false, true, false, false, false]
     );
 }

@@ -26,6 +26,11 @@ macro_rules! format_suite {
             }
 
             #[test]
+            fn few_products() {
+                crate::testing::check_few::<f64>(FormatKind::$Format);
+            }
+
+            #[test]
             fn several_vectors_and_the_transpose_in_f32() {
                 crate::testing::check_spmm::<f32>(FormatKind::$Format);
             }

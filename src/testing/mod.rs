@@ -12,6 +12,7 @@ mod conformance;
 #[path = "../../testkit/src/devices.rs"]
 mod devices;
 mod epilogue;
+mod few;
 mod foreign;
 mod gpu;
 #[cfg(feature = "cuda")]
@@ -28,5 +29,6 @@ mod update;
 
 pub(crate) use conformance::{any_example, awkward, check_format, format_suite, product};
 pub(crate) use devices::devices;
+pub(crate) use few::check_few;
 pub(crate) use oracle::{Oracle, x_vector};
 pub(crate) use spmm::check_spmm;

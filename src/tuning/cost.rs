@@ -444,6 +444,23 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_wait_for_the_longest_piece_are_counted() {
+        let cpu = DeviceSpec { threads: 4, gpu: None, ..Device::Cpu.spec() };
+        let c = Coefficients { call: 5.0, slot: 1.0, row: 2.0, ..Coefficients::default() };
+        let mut terms = [0.0; Term::COUNT];
+        terms[Term::Call as usize] = 1.0;
+        terms[Term::Slots as usize] = 1000.0;
+        terms[Term::Rows as usize] = 10.0;
+        let prediction = |serial_slots| {
+            Prediction::new(&c, &Work { serial_slots, ..Work::default() }, &terms, &cpu)
+        };
+        // A quarter of the slots is a thread's share: 5 + 1000 + 2 * 10.
+        assert_eq!((prediction(250).imbalance, prediction(250).sum()), (0.0, 1025.0));
+        // One thread has 600 slots, in whose time four would multiply 2400.
+        assert_eq!((prediction(600).imbalance, prediction(600).sum()), (1380.0, 2405.0));
+    }
+
+    #[test]
     fn misses_streams_and_idle_threads_are_counted() {
         let cpu = DeviceSpec { threads: 4, ..Device::Cpu.spec() };
         // Three quarters of the gathers have been nearby, a quarter never.

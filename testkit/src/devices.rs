@@ -2,20 +2,28 @@
 
 use sparseop::device::Graph;
 use sparseop::{Device, DeviceVec, SparseOp, Stream};
+use std::cell::Cell;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// Environment variable: 1 on machines whose GPU is required in the tests, `only` where they leave
 /// out the CPU.
 const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
 
-/// The CPU, and the first GPU, if any. Prints the reason if there is none.
+/// Environment variable: the file to which tests add their names where there is no GPU.
+const SKIPS: &str = "SPARSEOP_GPU_SKIPS";
+
+/// The CPU, and the first GPU, if any. Where there is none, prints the reason, and adds the name of
+/// the test to the file that `SPARSEOP_GPU_SKIPS` names: a test that passes prints nothing.
 ///
 /// # Panics
 ///
-/// If there is no GPU and `SPARSEOP_REQUIRE_GPU` is 1 or `only`.
+/// If there is no GPU and `SPARSEOP_REQUIRE_GPU` is 1 or `only`, or if the file cannot be written.
 pub fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
-    DEVICES.get_or_init(|| match Device::why_no_gpu() {
+    let devices = DEVICES.get_or_init(|| match Device::why_no_gpu() {
         None if required() == "only" => vec![Device::auto()],
         None => vec![Device::Cpu, Device::auto()],
         Some(reason) => {
@@ -25,7 +33,24 @@ pub fn devices() -> &'static [Device] {
             eprintln!("checked on the CPU alone; no GPU: {reason}");
             vec![Device::Cpu]
         }
-    })
+    });
+    if let ([Device::Cpu], Some(file)) = (&devices[..], std::env::var_os(SKIPS)) {
+        add_name(file.as_ref()).expect("names of tests can be written");
+    }
+    devices
+}
+
+/// Adds the name of this thread, which is that of its test, to a file; once.
+fn add_name(file: &Path) -> io::Result<()> {
+    thread_local!(static ADDED: Cell<bool> = const { Cell::new(false) });
+    let thread = std::thread::current();
+    match thread.name() {
+        Some(name) if !ADDED.replace(true) => {
+            let mut file = OpenOptions::new().create(true).append(true).open(file)?;
+            file.write_all(format!("{name}\n").as_bytes())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn required() -> String {
@@ -53,4 +78,18 @@ pub fn keep_busy(
         .expect("products can be captured");
     (0..20).for_each(|_| graph.launch(stream).expect("the graph can be launched"));
     Some(graph)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_is_named_once() {
+        let file = std::env::temp_dir().join(format!("sparseop-skips-{}", std::process::id()));
+        (0..3).for_each(|_| add_name(&file).unwrap());
+        let names = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(file).unwrap();
+        assert!(names.ends_with("a_test_is_named_once\n") && names.lines().count() == 1, "{names}");
+    }
 }

@@ -7,8 +7,8 @@ pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 pub(super) use std::thread::{Builder, JoinHandle, Thread, park, yield_now};
 
 /// Spin iterations before a thread sleeps: about 30 µs, the time of a few small products or of a
-/// dot product.
-pub(super) const SPINS: u32 = 2000;
+/// dot product. Miri would interpret them for longer than a product.
+pub(super) const SPINS: u32 = if cfg!(miri) { 20 } else { 2000 };
 
 /// `std::cell::UnsafeCell` with the access functions of loom's, which find unordered accesses.
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);

@@ -232,10 +232,12 @@ mod tests {
     use super::*;
     use std::thread;
 
+    const ROUNDS: usize = if cfg!(miri) { 40 } else { 2000 };
+
     #[test]
     fn every_part_is_done_once_however_many_there_are() {
         let team = Team::gather(4).unwrap();
-        for round in 0..2000 {
+        for round in 0..ROUNDS {
             let parts = 1 + round % 37;
             let done: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
             assert!(team.share(parts, &|part| {
@@ -275,7 +277,7 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..500 {
+                    for _ in 0..ROUNDS / 4 {
                         let sum = AtomicUsize::new(0);
                         let add = |part: usize| {
                             sum.fetch_add(part, SeqCst);

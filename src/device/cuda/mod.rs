@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 
 /// Lowest compute capability that the kernels support.
-const OLDEST: (u32, u32) = (7, 0);
+const OLDEST: (u32, u32) = (7, 5);
 
 /// Version of the kernels: a hash of their sources.
 pub(super) const KERNELS: &str = compiler::KERNEL_HASH;

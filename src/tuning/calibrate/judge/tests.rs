@@ -78,6 +78,19 @@ fn the_baseline_is_replaced_beyond_its_band() {
 }
 
 #[test]
+fn only_candidates_near_the_fastest_are_equal() {
+    // Each is near the next. The third is not near the fastest, but the second does not beat it,
+    // and nothing beats the second.
+    let times = [1.05, 1.0, 1.008, 1.012, 1.0185];
+    let results: Vec<_> = times.iter().map(|time| Ok(Samples::from(vec![*time; 9]))).collect();
+    let wins = |order: [f64; 5]| {
+        Judge::new(vec![0.0; 5]).winner(&results, TimingBaseline::Predicted(0), |i| order[i])
+    };
+    assert_eq!(wins([0.0, 4.0, 3.0, 1.0, 2.0]), Some(2));
+    assert_eq!(wins([0.0, 3.0, 4.0, 1.0, 2.0]), Some(1));
+}
+
+#[test]
 fn an_eliminated_candidate_may_win() {
     // The second is the fastest for five rounds and is afterwards no faster than the baseline; the
     // third was eliminated by it.
