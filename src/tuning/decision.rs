@@ -143,8 +143,8 @@ pub struct Decision {
     pub scale: Scale,
     /// Defects of profiles with a higher precedence, one line each.
     pub warnings: Vec<String>,
-    /// Choice of the CPU, or of a plan that needs less memory, after a failure of the preferred GPU,
-    /// with its reason; `None` if there was no such GPU or no failure.
+    /// Choice of the CPU, or of a plan that needs less memory, after the preferred GPU failed, with
+    /// the reason; `None` if there was no such GPU or no failure.
     pub fallback: Option<String>,
 }
 

@@ -3,10 +3,9 @@
 //! `cudarc` panics if a function is missing, and makes each result an enum, which the code of a
 //! newer driver is no value of. Here results remain numbers.
 
-use super::driver::symbol;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
-    CUfunction_attribute, CUgraph, CUgraphExec, CUmodule, CUpointer_attribute, CUstream,
+    CUfunction_attribute, CUgraph, CUgraphExec, CUmodule, CUpointer_attribute, CUstream, culib,
 };
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::OnceLock;
@@ -26,6 +25,12 @@ impl DriverError {
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(super) const OUT_OF_MEMORY: DriverError = DriverError(2);
 
+/// A function of the driver's library, if it exists.
+pub(super) fn symbol<F: Copy>(name: &str) -> Option<F> {
+    // SAFETY: the library is present; the caller vouches for the type.
+    unsafe { culib().get::<F>(name.as_bytes()).ok().map(|symbol| *symbol) }
+}
+
 /// The result of a function with code `code`.
 pub(super) fn result(code: u32) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError(code)) }
@@ -43,14 +48,16 @@ pub(super) fn value<R>(
 /// Declares functions by their names in the driver's library, and loads them.
 macro_rules! functions {
     ($($name:ident = $symbol:ident($($argument:ident: $type:ty),*);)*) => {
-        struct Functions {
+        struct DriverFunctions {
             $($name: unsafe extern "C" fn($($type),*) -> u32,)*
         }
 
         /// Loads all functions, or returns the name of one that is missing. The driver's library
         /// is present.
-        fn load() -> Result<Functions, &'static str> {
-            Ok(Functions { $($name: symbol(stringify!($symbol)).ok_or(stringify!($symbol))?,)* })
+        fn load() -> Result<DriverFunctions, &'static str> {
+            Ok(DriverFunctions {
+                $($name: symbol(stringify!($symbol)).ok_or(stringify!($symbol))?,)*
+            })
         }
 
         $(
@@ -134,7 +141,7 @@ functions! {
     thread_exchange_capture_mode = cuThreadExchangeStreamCaptureMode(mode: &mut u32);
 }
 
-static FUNCTIONS: OnceLock<Result<Functions, &'static str>> = OnceLock::new();
+static FUNCTIONS: OnceLock<Result<DriverFunctions, &'static str>> = OnceLock::new();
 
 /// Looks all functions up. Returns the name of one that is missing. The driver's library is
 /// present.
@@ -142,7 +149,7 @@ pub(super) fn look_up() -> Result<(), &'static str> {
     FUNCTIONS.get_or_init(load).as_ref().map(|_| ()).map_err(|name| *name)
 }
 
-fn functions() -> &'static Functions {
+fn functions() -> &'static DriverFunctions {
     let found = FUNCTIONS.get().and_then(|functions| functions.as_ref().ok());
     found.expect("every function of the driver is looked up before the first call")
 }

@@ -105,6 +105,11 @@ impl Cache {
     }
 }
 
+/// Removes an entry that the driver refuses, if it can be removed: the code is compiled anew.
+pub(super) fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
+}
+
 /// True for names that end like those of entries: a hyphen and 32 hexadecimal digits.
 pub(super) fn is_entry_name(name: &str) -> bool {
     let is_hex = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');

@@ -1,7 +1,7 @@
 //! Machine code for the kernels: embedded, from the cache, compiled by NVRTC, or compiled by the
 //! driver from PTX, in this order.
 
-use super::cache::Cache;
+use super::cache::{self, Cache};
 use super::embedded::{self, Embedded, OPTIONS};
 use super::nvrtc::{self, Nvrtc, NvrtcFailure};
 use super::target::CompileTarget;
@@ -42,8 +42,7 @@ impl Image {
     /// Removes code that the driver refuses from the cache, if it is there.
     pub(super) fn discard(&self) {
         if let Some(entry) = &self.entry {
-            // Without the entry the code is compiled anew; if it stays, so does the failure.
-            let _ = std::fs::remove_file(entry);
+            cache::remove(entry);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The CUDA driver: a check without panics that it is usable, and its error messages.
 
-use super::api::{self, DriverError};
+use super::api::{self, DriverError, symbol};
 use crate::Error;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char};
@@ -56,12 +56,6 @@ fn probe() -> Result<(i32, i32), String> {
 
 fn missing(name: &str) -> String {
     format!("libcuda lacks {name}: it is too old, or no driver at all")
-}
-
-/// A function of the driver's library, if it exists.
-pub(super) fn symbol<F: Copy>(name: &str) -> Option<F> {
-    // SAFETY: the library is present; the caller vouches for the type.
-    unsafe { sys::culib().get::<F>(name.as_bytes()).ok().map(|symbol| *symbol) }
 }
 
 /// Adds the attempted action to an error of the driver.

@@ -5,8 +5,8 @@
 //! the previous launch uses. Other work that follows it in the stream waits for its end as usual.
 //! See `OVERLAPPING` in `kernels/common.cuh`.
 
-use super::api::{self, DriverError};
-use super::driver::{symbol, version};
+use super::api::{self, DriverError, symbol};
+use super::driver::version;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::mem::offset_of;
