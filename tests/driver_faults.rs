@@ -12,6 +12,7 @@ use sparseop::{
     Tuning,
 };
 use sparseop_solvers::{Method, Settings, SolverBuilder};
+use sparseop_testkit::gpu;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::path::Path;
 use std::process::Command;
@@ -20,45 +21,11 @@ use std::{env, fs};
 /// Environment variable of the process: the path of the library.
 const CHILD: &str = "SPARSEOP_TEST_DRIVER";
 
-/// Environment variable: 1 if a GPU is required.
-const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
-
 /// The library: every function of the driver is counted, and refused or passed on.
-const LIBRARY: &str = r#"
-#include <dlfcn.h>
-#include <stdatomic.h>
+const LIBRARY: &str = include_str!("driver_faults/library.c");
 
-extern const char *const names[];
-extern const unsigned char kinds[];
-void *functions[COUNT];
-enum { OTHER, NEVER, ALLOCATION, FREE, MEMORY };
-static atomic_long calls, live, fails = -1;
-static atomic_int kind, code, stays;
-
-__attribute__((constructor)) static void load(void) {
-    void *driver = dlopen(DRIVER, RTLD_NOW | RTLD_LOCAL);
-    for (int i = 0; i < COUNT; ++i) functions[i] = driver ? dlsym(driver, names[i]) : 0;
-}
-
-/* The result of function `i`; 0 if the driver is to be called. */
-int refused(int i) {
-    if (kinds[i] == NEVER) return 0;
-    if (kinds[i] == FREE) { --live; return 0; }
-    if (kind == ALLOCATION && kinds[i] != ALLOCATION && kinds[i] != MEMORY) return 0;
-    long call = calls++, first = fails;
-    if (first >= 0 && (call == first || (stays && call > first))) return code;
-    if (kinds[i] == MEMORY) ++live;
-    return 0;
-}
-
-/* The calls of the kind are counted from now on. Number `call` fails, and with `and_stays` every
-   later one too. */
-void arm(long call, int result, int of_kind, int and_stays) {
-    calls = 0; code = result; kind = of_kind; stays = and_stays; fails = call;
-}
-long counted(void) { return calls; }
-long allocated(void) { return live; }
-"#;
+/// Functions of the driver that the library defines.
+const OF_MEMORY: [&str; 3] = ["cuMemAlloc_v2", "cuMemFree_v2", "cuMemGetInfo_v2"];
 
 /// Assembler for a function of the driver: number, name.
 fn trampoline(number: usize, name: &str) -> String {
@@ -84,8 +51,6 @@ fn kind_of(name: &str) -> u8 {
     let never =
         ["cuGetError", "cuCtx", "cuInit", "cuDriver", "cuDevice", "cuThreadExchange", "cuMemFree"];
     match name {
-        "cuMemFree_v2" => 3,
-        "cuMemAlloc_v2" => 4,
         _ if begins(&allocations) || begins(&more) => 2,
         _ if begins(&never) || name.contains("Destroy") || name.contains("Unload") => 1,
         _ => 0,
@@ -117,6 +82,7 @@ fn build(folder: &Path, driver: &str) -> Result<(), String> {
         .map(|name| name.split('@').next().unwrap())
         .filter(|name| {
             name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(char::is_uppercase))
+                && !OF_MEMORY.contains(name)
         })
         .collect();
     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
@@ -165,6 +131,7 @@ struct Faults {
     arm: unsafe extern "C" fn(c_long, c_int, c_int, c_int),
     counted: unsafe extern "C" fn() -> c_long,
     allocated: unsafe extern "C" fn() -> c_long,
+    allow: unsafe extern "C" fn(c_long),
 }
 
 /// A kind of failure.
@@ -193,6 +160,7 @@ impl Faults {
                 arm: function(path, c"arm"),
                 counted: function(path, c"counted"),
                 allocated: function(path, c"allocated"),
+                allow: function(path, c"allow"),
             }
         }
     }
@@ -211,6 +179,12 @@ impl Faults {
     fn counted(&self) -> usize {
         // SAFETY: reads a number.
         unsafe { (self.counted)() as usize }
+    }
+
+    /// Another process leaves so many bytes when more are asked for; 0: it ends.
+    fn allow(&self, bytes: u64) {
+        // SAFETY: writes numbers.
+        unsafe { (self.allow)(bytes as c_long) };
     }
 
     /// Allocations that are not freed.
@@ -347,6 +321,8 @@ fn the_library_passes_calls_on_counts_and_refuses_them() {
     let (source, driver) = (folder.path().join("own.c"), folder.path().join("own.so"));
     let code = "int cuMemAlloc_v2(unsigned long *to, unsigned long n) { *to = n; return 0; }\n\
                 int cuMemFree_v2(unsigned long at) { return at == 7 ? 0 : 1; }\n\
+                int cuMemGetInfo_v2(unsigned long *free, unsigned long *all) {\n\
+                *free = *all = 99; return 0; }\n\
                 int cuLaunchKernel(int a, int b, int c, int d, int e, int f, int g, int h) {\n\
                 return a + 10 * b + 100 * (c + d + e + f) + 1000 * g + 10000 * h; }\n";
     fs::write(&source, code).unwrap();
@@ -362,13 +338,15 @@ fn the_library_passes_calls_on_counts_and_refuses_them() {
     let faults = Faults::load(library);
     type Allocate = unsafe extern "C" fn(*mut u64, u64) -> c_int;
     type Free = unsafe extern "C" fn(u64) -> c_int;
+    type Ask = unsafe extern "C" fn(*mut u64, *mut u64) -> c_int;
     type Start =
         unsafe extern "C" fn(c_int, c_int, c_int, c_int, c_int, c_int, c_int, c_int) -> c_int;
     // SAFETY: the functions have these types.
-    let (allocate, free, start) = unsafe {
+    let (allocate, free, ask, start) = unsafe {
         (
             function::<Allocate>(library, c"cuMemAlloc_v2"),
             function::<Free>(library, c"cuMemFree_v2"),
+            function::<Ask>(library, c"cuMemGetInfo_v2"),
             function::<Start>(library, c"cuLaunchKernel"),
         )
     };
@@ -388,6 +366,44 @@ fn the_library_passes_calls_on_counts_and_refuses_them() {
     assert_eq!((calls(), faults.counted()), ([0, 719, 719, 0], 3));
     faults.disarm();
     assert_eq!((calls(), to), ([0, started, 0, 0], 7));
+    let (mut left, mut all) = (0, 0);
+    // SAFETY: as above.
+    let mut allocate_and_ask = |bytes| unsafe {
+        let result = allocate(&mut to, bytes);
+        ask(&mut left, &mut all);
+        (result, left, all)
+    };
+    faults.allow(20);
+    assert_eq!([9, 12, 11].map(&mut allocate_and_ask), [(0, 99, 99), (2, 11, 99), (0, 0, 99)]);
+    // SAFETY: as above.
+    unsafe { free(9) };
+    assert_eq!(allocate_and_ask(5), (0, 4, 99));
+    faults.allow(0);
+    assert_eq!(allocate_and_ask(1 << 40), (0, 99, 99));
+}
+
+/// Runs a test of this file in a process with the library, and returns what it prints; `None` if
+/// there is no GPU, or no library can be built.
+fn in_process_with_library(test: &str) -> Option<String> {
+    gpu()?;
+    let folder = tempfile::tempdir().unwrap();
+    let built = driver().ok_or_else(|| "no driver is loaded".to_owned());
+    if let Err(reason) = built.and_then(|driver| build(folder.path(), &driver)) {
+        println!("skipped: {reason}");
+        return None;
+    }
+    let inherited = env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    let child = Command::new(env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(CHILD, folder.path().join("libcuda.so"))
+        .env("LD_LIBRARY_PATH", format!("{}:{inherited}", folder.path().display()))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&child.stdout).into_owned();
+    let said = String::from_utf8_lossy(&child.stderr);
+    text.lines().filter(|line| line.starts_with("CHILD")).for_each(|line| println!("{line}"));
+    assert!(child.status.success() && text.contains("CHILD done"), "{text}\n{said}");
+    Some(text)
 }
 
 #[test]
@@ -395,34 +411,57 @@ fn every_call_of_the_driver_may_fail() {
     if let Ok(library) = env::var(CHILD) {
         return child(&library);
     }
-    let required = env::var(REQUIRED).is_ok_and(|value| value == "1");
-    if let Err(error) = Device::cuda(0) {
-        assert!(!required, "{error}");
-        println!("skipped: {error}");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let built = driver().ok_or_else(|| "no driver is loaded".to_owned());
-    if let Err(reason) = built.and_then(|driver| build(folder.path(), &driver)) {
-        assert!(!required, "{reason}");
-        println!("skipped: {reason}");
-        return;
-    }
-    let inherited = env::var("LD_LIBRARY_PATH").unwrap_or_default();
-    let child = Command::new(env::current_exe().unwrap())
-        .args(["every_call_of_the_driver_may_fail", "--exact", "--nocapture"])
-        .env(CHILD, folder.path().join("libcuda.so"))
-        .env("LD_LIBRARY_PATH", format!("{}:{inherited}", folder.path().display()))
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&child.stdout);
-    let said = String::from_utf8_lossy(&child.stderr);
-    text.lines().filter(|line| line.starts_with("CHILD")).for_each(|line| println!("{line}"));
-    assert!(child.status.success() && text.contains("CHILD done"), "{text}\n{said}");
+    let Some(text) = in_process_with_library("every_call_of_the_driver_may_fail") else { return };
     let left = |line: &str| -> Option<i64> {
         line.split("failures, ").nth(1)?.split(' ').next()?.parse().ok()
     };
     for line in text.lines() {
         assert!(left(line).is_none_or(|count| count <= 8), "{line}");
     }
+}
+
+/// Operators are built while another process takes the memory of the GPU: percentages of the bytes
+/// of CSR are left for them.
+fn little_is_left(library: &str) {
+    let faults = Faults::load(library);
+    let a: CsrMatrix<f64> = "fem3d,n=40".parse::<gallery::Spec>().unwrap().generate().unwrap();
+    let (x, mut right) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
+    let cpu = SparseOpBuilder::new().device(Device::Cpu).build(&a).unwrap();
+    cpu.apply(&x, &mut right).unwrap();
+    let csr = (a.nnz() * 12) as u64;
+    for tuning in [Tuning::Predict, Tuning::Check] {
+        // Loads the kernels.
+        let builder = SparseOpBuilder::new().tuning(tuning.clone());
+        builder.build(&a).unwrap();
+        let mut fallbacks = [0; 2];
+        for percent in [200, 130, 115, 105, 98, 95, 90, 85, 80, 75, 70, 60, 40, 10] {
+            faults.allow(csr * percent / 100);
+            let op = builder.build(&a).unwrap();
+            let mut y = vec![0.0; a.nrows()];
+            op.apply(&x, &mut y).unwrap();
+            faults.allow(0);
+            let near = y.iter().zip(&right).all(|(y, e)| (y - e).abs() <= 1e-9 * e.abs().max(1.0));
+            let fallback = op.decision().fallback.as_deref();
+            let what =
+                format!("{percent} % of CSR: {} on {}, {fallback:?}", op.plan(), op.device());
+            println!("CHILD {tuning:?}, {what}");
+            assert!(near, "{what}");
+            let is_on_cpu = *op.device() == Device::Cpu;
+            assert!(fallback.is_some() || !is_on_cpu, "{what}");
+            fallbacks[usize::from(is_on_cpu)] += usize::from(fallback.is_some());
+        }
+        assert!(
+            fallbacks[1] > 0 && (fallbacks[0] > 0 || matches!(tuning, Tuning::Check)),
+            "{fallbacks:?}"
+        );
+    }
+    println!("CHILD done");
+}
+
+#[test]
+fn memory_that_another_process_takes_makes_plans_smaller() {
+    if let Ok(library) = env::var(CHILD) {
+        return little_is_left(&library);
+    }
+    in_process_with_library("memory_that_another_process_takes_makes_plans_smaller");
 }

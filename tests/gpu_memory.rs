@@ -3,9 +3,7 @@
 
 use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::{Device, DeviceVec, ErrorKind, SparseOp, SparseOpBuilder};
-
-/// Environment variable: 1 if a GPU is required.
-const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
+use sparseop_testkit::gpu;
 
 const MIB: u64 = 1 << 20;
 
@@ -24,14 +22,7 @@ fn fill(gpu: &Device, left: u64) -> Vec<DeviceVec<f64>> {
 
 #[test]
 fn auto_takes_a_plan_that_fits_or_the_cpu_and_says_so() {
-    let gpu = match Device::cuda(0) {
-        Ok(gpu) => gpu,
-        Err(reason) => {
-            assert!(std::env::var(REQUIRED).as_deref() != Ok("1"), "{reason}");
-            println!("skipped: {reason}");
-            return;
-        }
-    };
+    let Some(gpu) = gpu() else { return };
     let spec: gallery::Spec = "fem3d,n=40".parse().unwrap();
     let a: CsrMatrix<f64> = spec.generate().unwrap();
     let x = vec![1.0; a.ncols()];
@@ -41,7 +32,7 @@ fn auto_takes_a_plan_that_fits_or_the_cpu_and_says_so() {
     // Loads the kernels.
     let all = SparseOp::auto(&a).unwrap();
     all.apply(&x, &mut vec![0.0; a.nrows()]).unwrap();
-    let plenty = all.decision().fallback.is_none() && *all.device() == gpu;
+    let plenty = all.decision().fallback.is_none() && all.device() == gpu;
     assert!(plenty, "{}", all.explain());
     drop(all);
 
@@ -49,7 +40,7 @@ fn auto_takes_a_plan_that_fits_or_the_cpu_and_says_so() {
     let (mut smaller, mut on_cpu) = (0, 0);
     for percent in [400, 200, 150, 120, 100, 90, 80, 76, 73, 71, 69, 68, 60, 40, 5] {
         let left = csr * percent / 100;
-        let taken = fill(&gpu, left);
+        let taken = fill(gpu, left);
         let op = SparseOp::auto(&a).unwrap();
         let requested = SparseOpBuilder::new().device(gpu.clone()).build(&a);
         drop(taken);
@@ -67,7 +58,7 @@ fn auto_takes_a_plan_that_fits_or_the_cpu_and_says_so() {
             smaller += usize::from(fallback.is_some());
         }
         match requested {
-            Ok(op) => assert_eq!(*op.device(), gpu),
+            Ok(op) => assert_eq!(op.device(), gpu),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
                 assert!(!error.to_string().contains("auto"), "{error}");

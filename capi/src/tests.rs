@@ -5,6 +5,7 @@ use crate::memory::copy_text;
 use crate::types::sparseop_status as Status;
 use crate::*;
 use sparseop::{Device, DeviceVec, Stream};
+use sparseop_testkit::gpu;
 use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
 
@@ -262,12 +263,5 @@ fn products_through_pointers_of_the_cpu() {
 
 #[test]
 fn products_through_pointers_of_a_gpu() {
-    match Device::cuda(0) {
-        Ok(device) => products(&device),
-        Err(error) => {
-            let required = std::env::var("SPARSEOP_REQUIRE_GPU").is_ok_and(|value| value == "1");
-            assert!(!required, "{error}");
-            eprintln!("left out: {error}");
-        }
-    }
+    gpu().into_iter().for_each(products);
 }

@@ -188,3 +188,70 @@ fn a_kill_at_any_moment_leaves_whole_files() {
         entries.for_each(|entry| assert!(entry.trim_end().ends_with(')'), "{entry}"));
     });
 }
+
+/// A library that writes the system calls of files to standard error, before it passes them on.
+const CALLS: &str = r#"
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
+
+extern "C" {
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// The function of the system with a name.
+unsafe fn next(name: &[u8]) -> *mut c_void {
+    dlsym(-1isize as *mut c_void, name.as_ptr().cast())
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
+    let is_folder = std::fs::metadata(format!("/proc/self/fd/{fd}")).is_ok_and(|found| found.is_dir());
+    eprintln!("call: sync {}", if is_folder { "folder" } else { "file" });
+    transmute::<_, extern "C" fn(c_int) -> c_int>(next(b"fsync\0"))(fd)
+}
+
+type Renameat = extern "C" fn(c_int, *const c_char, c_int, *const c_char) -> c_int;
+
+#[no_mangle]
+pub unsafe extern "C" fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int {
+    eprintln!("call: rename");
+    transmute::<_, Renameat>(next(b"renameat\0"))(a, from, b, to)
+}
+
+type Unlinkat = extern "C" fn(c_int, *const c_char, c_int) -> c_int;
+
+#[no_mangle]
+pub unsafe extern "C" fn unlinkat(folder: c_int, name: *const c_char, flags: c_int) -> c_int {
+    eprintln!("call: remove");
+    transmute::<_, Unlinkat>(next(b"unlinkat\0"))(folder, name, flags)
+}
+"#;
+
+#[test]
+fn a_file_is_on_the_disk_before_it_has_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("calls.rs"), folder.path().join("calls.so"));
+    fs::write(&source, CALLS).unwrap();
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut compiler = Command::new(rustc);
+    compiler.args(["--crate-type=cdylib", "--edition=2021", "-o"]).arg(&library).arg(&source);
+    let Ok(output) = compiler.output() else { return println!("skipped: no rustc") };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let calls = |args: &str| {
+        let mut watched = program(args, folder.path());
+        let (code, said) = said({
+            watched.env("LD_PRELOAD", &library);
+            watched
+        });
+        assert_eq!(code, Some(0), "{said}");
+        let calls: Vec<&str> =
+            said.lines().filter_map(|line| line.strip_prefix("call: ")).collect();
+        calls.join(", ")
+    };
+    let renamed = "sync file, rename, sync folder";
+    assert_eq!(calls(WRITE), renamed);
+    assert_eq!(calls(WRITE), renamed);
+    fs::hard_link(folder.path().join("a.mtx"), folder.path().join("b.mtx")).unwrap();
+    assert_eq!(calls(WRITE), format!("{renamed}, sync file, remove, sync folder"));
+    assert_eq!(calls(CALIBRATE), "sync file, rename");
+}

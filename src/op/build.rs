@@ -137,7 +137,8 @@ impl SparseOpBuilder {
     }
 
     /// Decides and packs after a GPU has run out of memory that was free when the plan was chosen:
-    /// within a half of that memory, a quarter, and an eighth. Returns `failure` if no plan fits.
+    /// within the memory that is free now, a half of it, a quarter, and an eighth. Returns `failure`
+    /// if no plan fits.
     fn build_smaller<T: Scalar>(
         &self,
         device: &Device,
@@ -146,7 +147,7 @@ impl SparseOpBuilder {
         failure: Error,
     ) -> Result<SparseOp<T>, Error> {
         let free = device.memory()?.min(self.memory_limit.unwrap_or(u64::MAX));
-        for share in [2, 4, 8] {
+        for share in [1, 2, 4, 8] {
             let limit = free / share;
             let within = Self { memory_limit: Some(limit), ..self.clone() };
             match within.build_on(device.clone(), source, analysis) {

@@ -40,6 +40,15 @@ pub fn devices() -> &'static [Device] {
     devices
 }
 
+/// The first GPU. Where there is none, prints the reason and counts the test as [`devices`] does.
+///
+/// # Panics
+///
+/// As [`devices`].
+pub fn gpu() -> Option<&'static Device> {
+    devices().iter().find(|device| **device != Device::Cpu)
+}
+
 /// Adds the name of this thread, which is that of its test, to a file; once.
 fn add_name(file: &Path) -> io::Result<()> {
     thread_local!(static ADDED: Cell<bool> = const { Cell::new(false) });
