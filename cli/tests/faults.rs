@@ -205,23 +205,24 @@ unsafe fn next(name: &[u8]) -> *mut c_void {
 
 #[no_mangle]
 pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
-    let is_folder = std::fs::metadata(format!("/proc/self/fd/{fd}")).is_ok_and(|found| found.is_dir());
-    eprintln!("call: sync {}", if is_folder { "folder" } else { "file" });
+    let found = std::fs::metadata(format!("/proc/self/fd/{fd}")).unwrap();
+    eprintln!("call: sync {}", if found.is_dir() { "folder" } else { "file" });
     transmute::<_, extern "C" fn(c_int) -> c_int>(next(b"fsync\0"))(fd)
 }
 
-type Renameat = extern "C" fn(c_int, *const c_char, c_int, *const c_char) -> c_int;
+type Text = *const c_char;
+type Renameat = extern "C" fn(c_int, Text, c_int, Text) -> c_int;
 
 #[no_mangle]
-pub unsafe extern "C" fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int {
+pub unsafe extern "C" fn renameat(a: c_int, from: Text, b: c_int, to: Text) -> c_int {
     eprintln!("call: rename");
     transmute::<_, Renameat>(next(b"renameat\0"))(a, from, b, to)
 }
 
-type Unlinkat = extern "C" fn(c_int, *const c_char, c_int) -> c_int;
+type Unlinkat = extern "C" fn(c_int, Text, c_int) -> c_int;
 
 #[no_mangle]
-pub unsafe extern "C" fn unlinkat(folder: c_int, name: *const c_char, flags: c_int) -> c_int {
+pub unsafe extern "C" fn unlinkat(folder: c_int, name: Text, flags: c_int) -> c_int {
     eprintln!("call: remove");
     transmute::<_, Unlinkat>(next(b"unlinkat\0"))(folder, name, flags)
 }

@@ -27,8 +27,7 @@ impl SparseOpBuilder {
         Analysis::check_memory(a.view())?;
         let ((analyzed, there), total) = timed(|| self.analyzed_and_copied(a.view()));
         let (analysis, analyze) = analyzed;
-        let source = PackSource { a: a.view(), there: there.as_ref() };
-        let mut op = self.build_rounded(source, &analysis)?;
+        let mut op = self.build_rounded(a.view(), there, &analysis)?;
         op.preparation.analyze = analyze;
         op.preparation.upload += total - analyze;
         Ok(op)
@@ -100,24 +99,19 @@ impl SparseOpBuilder {
             true => Cow::Borrowed(analysis),
             false => Cow::Owned(analysis.with_values_of(rounded.view())),
         };
-        self.build_rounded(rounded.view().into(), &analysis)
+        self.build_rounded(rounded.view(), None, &analysis)
     }
 
-    /// Decides and packs, within less memory if a GPU runs out of it, and on the CPU if
-    /// [`Device::auto`] is a GPU that fails.
+    /// Decides and packs for the set device or [`Device::auto`], and on the CPU if the latter is a
+    /// GPU that fails.
     fn build_rounded<T: Scalar>(
         &self,
-        source: PackSource<'_, T>,
+        a: CsrView<'_, T>,
+        there: Option<CsrSource<T>>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
-        let a = source.a;
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let built = match self.build_on(device.clone(), source, analysis) {
-            Err(error @ Error::GpuMemory { .. }) if !matches!(self.tuning, Tuning::Fixed(_)) => {
-                self.build_smaller(&device, source, analysis, error)
-            }
-            built => built,
-        };
+        let built = self.build_in_memory(&device, a, there, analysis);
         let reason = match built {
             Err(error)
                 if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) =>
@@ -136,21 +130,32 @@ impl SparseOpBuilder {
         Ok(op)
     }
 
-    /// Decides and packs after a GPU has run out of memory that was free when the plan was chosen:
-    /// within the memory that is free now, a half of it, a quarter, and an eighth. Returns `failure`
-    /// if no plan fits.
-    fn build_smaller<T: Scalar>(
+    /// Decides and packs for a device. If a GPU runs out of memory that was free when the plan was
+    /// chosen, frees the copy of the matrix there, and tries again: a given plan once, else within
+    /// the memory that is free then, a half of it, a quarter, and an eighth.
+    pub(super) fn build_in_memory<T: Scalar>(
         &self,
         device: &Device,
-        source: PackSource<'_, T>,
+        a: CsrView<'_, T>,
+        there: Option<CsrSource<T>>,
         analysis: &Analysis,
-        failure: Error,
     ) -> Result<SparseOp<T>, Error> {
+        let source = PackSource { a, there: there.as_ref() };
+        let failure = match self.build_on(device.clone(), source, analysis) {
+            Err(error @ Error::GpuMemory { .. }) => error,
+            built => return built,
+        };
+        if matches!(self.tuning, Tuning::Fixed(_)) {
+            let freed = there.map(drop);
+            return freed
+                .map_or(Err(failure), |()| self.build_on(device.clone(), a.into(), analysis));
+        }
+        drop(there);
         let free = device.memory()?.min(self.memory_limit.unwrap_or(u64::MAX));
         for share in [1, 2, 4, 8] {
             let limit = free / share;
             let within = Self { memory_limit: Some(limit), ..self.clone() };
-            match within.build_on(device.clone(), source, analysis) {
+            match within.build_on(device.clone(), a.into(), analysis) {
                 Err(Error::GpuMemory { .. }) => {}
                 Err(Error::MemoryLimit { .. } | Error::NoPlanFits { .. }) => break,
                 Err(error) => return Err(error),

@@ -5,7 +5,6 @@ use crate::analysis::Analysis;
 use crate::device::{ForeignCsr, Stream};
 use crate::formats::CsrSource;
 use crate::trace::span;
-use crate::tuning::plan_timer::PackSource;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
 
@@ -57,9 +56,8 @@ impl SparseOpBuilder {
         let there = there.filter(|_| rounded.has_values_of(copied.view()));
         Analysis::check_memory(rounded.view())?;
         let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
-        let source = PackSource { a: rounded.view(), there: there.as_ref() };
-        let mut op =
-            self.clone().device(device.clone()).build_on(device.clone(), source, &analysis)?;
+        let on_device = self.clone().device(device.clone());
+        let mut op = on_device.build_in_memory(device, rounded.view(), there, &analysis)?;
         op.preparation.analyze = copy + analyze;
         Ok(op)
     }

@@ -2,7 +2,8 @@
 //! error, whose suggested alternative must work. The `operations.md` of every format is compared
 //! with the results.
 
-use super::conformance::{devices, scattered};
+use super::conformance::scattered;
+use super::devices::gpu;
 use super::spmm::apply_multi;
 use super::{Oracle, x_vector};
 use crate::device::Device;
@@ -272,7 +273,7 @@ fn every_plan_does_what_the_documentation_says() {
 
 #[test]
 fn a_gpu_refuses_single_entries_and_values_that_the_host_keeps_and_nothing_else() {
-    let Some(gpu) = devices().get(1) else { return };
+    let Some(gpu) = gpu() else { return };
     let of = |device| FormatKind::ALL.iter().flat_map(move |&format| lines(format, device));
     for ((kind, on_cpu), (_, on_gpu)) in of(&Device::Cpu).zip(of(gpu)) {
         for (column, (on_cpu, on_gpu)) in on_cpu.into_iter().zip(on_gpu).enumerate() {
@@ -290,7 +291,7 @@ fn a_gpu_refuses_single_entries_and_values_that_the_host_keeps_and_nothing_else(
 
 #[test]
 fn a_plan_without_graph_capture_is_an_error() {
-    let Some(gpu) = devices().get(1) else { return };
+    let Some(gpu) = gpu() else { return };
     let a = scattered::<f64>(500, 500, |row| row % 19);
     let op = builder(gpu, "hyb(width:2,tail:host)").build(&a).unwrap();
     let stream = crate::Stream::new(gpu).unwrap();

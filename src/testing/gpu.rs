@@ -1,6 +1,7 @@
 //! Tests of GPU-specific behaviour. Without a GPU every test prints a message and passes.
 
-use super::conformance::{devices, fits, product, scattered};
+use super::conformance::{fits, product, scattered};
+use super::devices::gpu;
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -11,11 +12,6 @@ use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
 use crate::tuning::stopwatch::time_batch;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
-
-/// The GPU, if any.
-fn gpu() -> Option<&'static Device> {
-    devices().iter().find(|device| **device != Device::Cpu)
-}
 
 #[test]
 fn ceilings_are_those_of_a_gpu_and_measured_once() {

@@ -353,19 +353,15 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::matrix::gallery;
-    use crate::testing::devices;
+    use crate::testing::gpu;
 
     #[test]
     fn a_gpu_makes_the_chunk_table_of_the_host() {
-        let gpu = devices().iter().find_map(|device| match device {
-            Device::Cuda(gpu) => Some(*gpu),
-            Device::Cpu => None,
-        });
-        let Some(gpu) = gpu else { return };
+        let Some(Device::Cuda(gpu)) = gpu() else { return };
         for spec in ["poisson2d,n=7", "uniform,rows=20k", "lp,rows=300", "rmat,scale=14"] {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
             let host = chunks(a.row_ptr(), Cutting::of_rows(a.row_ptr()));
-            let there = CsrSource::upload(a.view(), gpu).unwrap();
+            let there = CsrSource::upload(a.view(), *gpu).unwrap();
             let packed = DeviceCsr::from_device(CsrPlan::Balanced, a.view(), &there).unwrap();
             let Assignment::Chunks(made) = &packed.assignment else { panic!("{spec}") };
             assert_eq!(made.table.to_vec().unwrap(), host, "{spec}");
