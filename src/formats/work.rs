@@ -55,6 +55,12 @@ pub struct Work {
 }
 
 impl Work {
+    /// Masked slots whose `x` is gathered, if they are spread evenly.
+    pub(crate) fn masked_gathers(&self) -> u64 {
+        let share = self.gathered as f64 / self.slots.max(1) as f64;
+        (self.masked_slots as f64 * share.min(1.0)) as u64
+    }
+
     /// Total bytes of matrix, vectors and scratch.
     pub const fn bytes(&self) -> u64 {
         self.matrix_bytes.saturating_add(self.vector_bytes).saturating_add(self.scratch_bytes)

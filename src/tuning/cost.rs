@@ -38,6 +38,8 @@ pub enum Term {
     Chains,
     /// Testing slots for padding.
     Guards,
+    /// Masks of slots whose `x` is gathered, on a CPU.
+    GatherMasks,
     /// Following many columns at the same time.
     Strides,
     /// Looking values up by their codes.
@@ -71,7 +73,7 @@ pub enum Term {
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 20;
+    pub const COUNT: usize = 21;
 
     /// All terms.
     pub const ALL: [Self; Self::COUNT] = [
@@ -81,6 +83,7 @@ impl Term {
         Self::Gathers,
         Self::Chains,
         Self::Guards,
+        Self::GatherMasks,
         Self::Strides,
         Self::Decodes,
         Self::Tail,
@@ -118,7 +121,7 @@ impl Term {
             Self::WakeUp => "thread wake-up",
             Self::Slots => "stored slots",
             Self::Chains => "dependent additions",
-            Self::Guards => "padding masks",
+            Self::Guards | Self::GatherMasks => "padding masks",
             Self::Strides => "concurrent column streams",
             Self::Decodes => "dictionary lookups",
             Self::Tail => "the COO part",
@@ -194,6 +197,8 @@ coefficients! {
     dependent_add,
     /// A slot that is tested for padding; additional.
     masked_slot,
+    /// A slot that is tested for padding and whose `x` is gathered; additional, 0 on a GPU.
+    masked_gather,
     /// A slot beyond the number of columns that can be followed at no cost; additional.
     strided_slot,
     /// An entry whose value is looked up by its code; additional.
@@ -242,6 +247,7 @@ impl Coefficients {
             (work.slots, self.slot),
             (work.dependent_adds, self.dependent_add),
             (work.masked_slots, self.masked_slot),
+            (work.masked_gathers(), self.masked_gather),
             (work.strided_slots, self.strided_slot),
             (work.decoded, self.decoded),
             (work.tail, self.tail),
@@ -325,6 +331,7 @@ pub fn work_terms(
         work.gathered as f64,
         work.dependent_adds as f64,
         work.masked_slots as f64,
+        if is_gpu { 0.0 } else { work.masked_gathers() as f64 },
         work.strided_slots as f64,
         work.decoded as f64,
         work.tail as f64,
@@ -417,6 +424,13 @@ mod tests {
     use super::*;
     use crate::device::{Device, GpuSpec};
 
+    /// A CPU with one thread, and a GPU.
+    fn devices() -> (DeviceSpec, DeviceSpec) {
+        let cpu = DeviceSpec { threads: 1, ..Device::Cpu.spec() };
+        let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 30, driver: "13.0".to_owned() };
+        (cpu.clone(), DeviceSpec { gpu: Some(gpu), ..cpu })
+    }
+
     /// Work terms of split long rows, the longest with `max` entries.
     fn work_terms_of(max: u32, tail: u64, device: &DeviceSpec) -> WorkTerms {
         let features = MatrixFeatures {
@@ -426,21 +440,22 @@ mod tests {
             changes: 100,
             ..MatrixFeatures::default()
         };
-        let work = Work { rows: 100, branchless: 100, tail, ..Work::default() };
+        let slots = Work { slots: 100, gathered: 25, masked_slots: 80, ..Work::default() };
+        let work = Work { rows: 100, branchless: 100, tail, ..slots };
         work_terms(&work, &features, 1e6, &CacheReach::usual(device), device)
     }
 
     #[test]
     fn terms_of_gpus_and_of_branch_predictors() {
-        let cpu = Device::Cpu.spec();
-        let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 30, driver: "13.0".to_owned() };
-        let gpu = DeviceSpec { gpu: Some(gpu), ..cpu.clone() };
+        let (cpu, gpu) = devices();
         let apart =
             |max, tail, device| work_terms_of(max, tail, device)[Term::LongRowLatency as usize];
         assert_eq!((apart(7 * 1024, 9, &gpu), apart(0, 9, &gpu)), (3.0, 0.0));
         assert_eq!((apart(7 * 1024, 0, &gpu), apart(7 * 1024, 9, &cpu)), (0.0, 0.0));
         let uneven = |device| work_terms_of(9, 0, device)[Term::Uneven as usize];
         assert!(uneven(&gpu) > 0.0 && uneven(&cpu) == 0.0);
+        let masks = |device| work_terms_of(9, 0, device)[Term::GatherMasks as usize];
+        assert_eq!((masks(&cpu), masks(&gpu)), (20.0, 0.0));
     }
 
     #[test]
