@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 
 mod common;
+#[path = "common/library.rs"]
+mod library;
 
 use common::stdout;
 use std::fs;
@@ -231,13 +233,10 @@ pub unsafe extern "C" fn unlinkat(folder: c_int, name: Text, flags: c_int) -> c_
 #[test]
 fn a_file_is_on_the_disk_before_it_has_its_name() {
     let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("calls.rs"), folder.path().join("calls.so"));
-    fs::write(&source, CALLS).unwrap();
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let mut compiler = Command::new(rustc);
-    compiler.args(["--crate-type=cdylib", "--edition=2021", "-o"]).arg(&library).arg(&source);
-    let Ok(output) = compiler.output() else { return println!("skipped: no rustc") };
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let library = folder.path().join("calls.so");
+    if !library::build(CALLS, &library) {
+        return;
+    }
     let calls = |args: &str| {
         let mut watched = program(args, folder.path());
         let (code, said) = said({

@@ -3,13 +3,15 @@
 #![cfg(target_os = "linux")]
 
 mod common;
+#[path = "common/library.rs"]
+mod library;
 
 use assert_cmd::Command;
 use common::{sparseop, stdout};
 use sparseop::device::GpuRuntime;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::{env, fs, process};
+use std::{env, fs};
 use tempfile::TempDir;
 
 /// File names of the driver.
@@ -42,23 +44,9 @@ fn build(folder: &TempDir, names: [&str; 2], functions: &[(&str, &str, &str)]) -
             "#[no_mangle] pub unsafe extern \"C\" fn {name}({parameters}) -> u32 {{ {body} }}\n"
         );
     }
-    let file = folder.path().join("driver.rs");
-    fs::write(&file, source).unwrap();
-    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let mut command = process::Command::new(rustc);
-    command.args([
-        "--crate-type=cdylib",
-        "--crate-name=driver",
-        "--edition=2021",
-        "-Cpanic=abort",
-        "-O",
-        "-Anon_snake_case",
-    ]);
-    let Ok(output) = command.arg("-o").arg(folder.path().join(names[0])).arg(&file).output() else {
-        println!("skipped: no rustc");
+    if !library::build(&source, &folder.path().join(names[0])) {
         return false;
-    };
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
     fs::copy(folder.path().join(names[0]), folder.path().join(names[1])).unwrap();
     true
 }

@@ -146,9 +146,9 @@ impl SparseOpBuilder {
             built => return built,
         };
         if matches!(self.tuning, Tuning::Fixed(_)) {
-            let freed = there.map(drop);
-            return freed
-                .map_or(Err(failure), |()| self.build_on(device.clone(), a.into(), analysis));
+            let Some(copy) = there else { return Err(failure) };
+            drop(copy);
+            return self.build_on(device.clone(), a.into(), analysis);
         }
         drop(there);
         let free = device.memory()?.min(self.memory_limit.unwrap_or(u64::MAX));
