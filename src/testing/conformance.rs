@@ -59,8 +59,16 @@ pub(super) fn small<T: Scalar>() -> impl Iterator<Item = (&'static str, CsrMatri
     awkward().into_iter().filter(|(_, a)| a.nnz() <= ENTRIES)
 }
 
-/// Environment variable: most entries of an awkward matrix, for tools that slow products down.
-const MOST_ENTRIES: &str = "SPARSEOP_TEST_ENTRIES";
+/// Environment variable: 1 for fewer and smaller cases, for tools that slow products down.
+const FEW_CASES: &str = "SPARSEOP_TEST_FEW";
+
+/// Most entries of an awkward matrix with [`FEW_CASES`].
+const FEW_ENTRIES: usize = 4000;
+
+/// True if a tool slows products down.
+pub(super) fn few_cases() -> bool {
+    cfg!(miri) || std::env::var(FEW_CASES).is_ok_and(|value| value == "1")
+}
 
 /// Memory limit in bytes.
 const MEMORY_LIMIT: u64 = 64 << 20;
@@ -187,7 +195,7 @@ fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
     CsrMatrix::try_new(n, n, row_ptr, col_idx, values).unwrap()
 }
 
-/// Shapes that are likely to break kernels, with at most as many entries as [`MOST_ENTRIES`] says.
+/// Shapes that are likely to break kernels.
 pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     let zeros = |m, n| CsrMatrix::zeros(m, n).unwrap();
     let mut all = vec![
@@ -243,13 +251,16 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
         ("only one long row", scattered(300, 1000, |row| if row == 299 { 150_000 } else { 0 })),
         ("a stencil in parts", stencil(40_000)),
     ];
-    for n in [7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65] {
+    let borders: &[usize] = match few_cases() {
+        true => &[7, 32, 33, 65],
+        false => &[7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65],
+    };
+    for &n in borders {
         all.push(("a border of vectors and slices", scattered(n, n, |row| 1 + row % 3)));
         all.push(("a full square", scattered(n, n, |_| n)));
     }
-    if let Ok(most) = std::env::var(MOST_ENTRIES) {
-        let most: usize = most.parse().expect("the variable is a number");
-        all.retain(|(_, a)| a.nnz() <= most);
+    if few_cases() {
+        all.retain(|(_, a)| a.nnz() <= FEW_ENTRIES);
     }
     all
 }

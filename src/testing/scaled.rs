@@ -1,6 +1,6 @@
 //! Tests of `y = alpha A x + beta y` for every plan, on every device.
 
-use super::conformance::{devices, fits, scattered};
+use super::conformance::{devices, few_cases, fits, scattered};
 use super::devices::gpu;
 use super::{Oracle, chapter, x_vector};
 use crate::analysis::Analysis;
@@ -21,9 +21,9 @@ const FACTORS: &[(f64, f64)] = &[
     (f64::NAN, 1.0),
 ];
 
-/// Factors of a test: under Miri one pair, with which `y` is read and written.
+/// Factors of a test: under a slow tool one pair, with which `y` is read and written.
 fn factors() -> &'static [(f64, f64)] {
-    if cfg!(miri) { &[(-0.5, 3.0)] } else { FACTORS }
+    if few_cases() { &[(-0.5, 3.0)] } else { FACTORS }
 }
 
 /// Checks one packed matrix with all factors, as numbers and as elements of vectors.

@@ -1,6 +1,6 @@
 //! Tests of SpMM and of products with the transposed matrix, for every plan on awkward shapes.
 
-use super::conformance::{awkward, devices, fits, scattered};
+use super::conformance::{awkward, devices, few_cases, fits, scattered};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -12,7 +12,7 @@ use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 /// pass, with and without incomplete units.
 const COUNTS: [usize; 9] = [1, 2, 3, 4, 7, 8, 16, 33, 40];
 
-/// Number of entries above which a few numbers of vectors are enough.
+/// Number of entries above which a few numbers of vectors are enough, as under a slow tool.
 const LARGE: usize = 20_000;
 const FEW_COUNTS: [usize; 3] = [2, 8, 33];
 
@@ -31,7 +31,8 @@ pub(super) struct Case<T> {
 
 impl<T: Scalar> Case<T> {
     fn new(a: CsrMatrix<T>) -> Self {
-        let counts: &[usize] = if a.nnz() > LARGE { &FEW_COUNTS } else { &COUNTS };
+        let few = few_cases() || a.nnz() > LARGE;
+        let counts: &[usize] = if few { &FEW_COUNTS } else { &COUNTS };
         Self::with(a, counts)
     }
 
