@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn every_number_is_mapped_to_its_place() {
-        for len in [0, 1, 63, 1000, 100_000] {
+        let large: &[usize] = if cfg!(miri) { &[] } else { &[1000, 100_000] };
+        for len in [0, 1, 63, 200].into_iter().chain(large.iter().copied()) {
             let expected: Vec<usize> = (0..len).map(|i| i * i).collect();
             assert_eq!(map_each(len, |i| i * i), expected);
             assert_eq!(map(len, 0, |i| i * i), expected);
