@@ -1,13 +1,13 @@
 //! Builder of distributed operators.
 
 use crate::Link;
+use crate::balance::{Balance, by_predicted_time, rows_by_predicted_time};
 use crate::comm::{Communicator, reported};
 use crate::links::link_rows;
 use crate::market;
 use crate::operator::DistributedOp;
 use crate::part::{PartOp, PartSettings};
 use crate::partition::Partition;
-use crate::simulate::by_predicted_time;
 use crate::threads::{ThreadRank, on_threads};
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{Error, Scalar, SparseOpBuilder, ToCsr, filled, listed};
@@ -17,18 +17,6 @@ use std::time::Duration;
 
 /// Time after which a rank no longer waits for the others, unless another one is set.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
-
-/// Quantity that is balanced between parts of consecutive rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Balance {
-    /// Entries, and one more for every row.
-    #[default]
-    Entries,
-    /// Predicted time of the product: parts of equally many entries are analysed, and divided again
-    /// by the times that the profile predicts for them. Takes another analysis of the matrix.
-    PredictedTime,
-}
 
 /// Builder of a [`DistributedOp`].
 #[derive(Debug, Clone)]
@@ -59,7 +47,7 @@ impl DistributedBuilder {
     }
 
     /// Sets the quantity that is balanced between parts, unless a
-    /// [partition](Self::partition) is given. [`build`](Self::build) uses it.
+    /// [partition](Self::partition) is given.
     #[must_use]
     pub fn balance(mut self, balance: Balance) -> Self {
         self.balance = balance;
@@ -158,7 +146,7 @@ impl DistributedBuilder {
     }
 
     /// Builds the part of a rank from a matrix that every rank has whole. Parts are consecutive
-    /// rows with about equally many entries.
+    /// rows, [balanced](Self::balance).
     ///
     /// # Errors
     ///
@@ -175,8 +163,8 @@ impl DistributedBuilder {
             let own = rows_of(a.view(), &partition, comm.rank(), None)?;
             Ok((partition, own))
         };
-        let (partition, own) = reported(&*comm, cut())?;
-        self.build_part(comm, &partition, own.view())
+        let rows = reported(&*comm, cut())?;
+        self.build_balanced(comm, rows)
     }
 
     /// Reads a `coordinate` file of the Matrix Market in parallel, every rank a range of its bytes,
@@ -191,8 +179,8 @@ impl DistributedBuilder {
         comm: Arc<dyn Communicator>,
         path: impl AsRef<Path>,
     ) -> Result<PartOp<T>, Error> {
-        let (partition, own) = market::read(&*comm, path.as_ref())?;
-        self.build_part(comm, &partition, own.view())
+        let rows = market::read(&*comm, path.as_ref())?;
+        self.build_balanced(comm, rows)
     }
 
     /// Reads a graph as [`read_part`](Self::read_part) reads a matrix, and builds the part of its
@@ -208,7 +196,23 @@ impl DistributedBuilder {
         path: impl AsRef<Path>,
     ) -> Result<PartOp<T>, Error> {
         let (partition, own) = market::read(&*comm, path.as_ref())?;
-        let (partition, own) = link_rows(&*comm, &partition, own)?;
+        let rows = link_rows(&*comm, &partition, own)?;
+        self.build_balanced(comm, rows)
+    }
+
+    /// Builds the part of a rank from rows with equally many entries, after the ranks have
+    /// exchanged rows as [`balance`](Self::balance) says.
+    fn build_balanced<T: Scalar>(
+        &self,
+        comm: Arc<dyn Communicator>,
+        (even, own): (Partition, CsrMatrix<T>),
+    ) -> Result<PartOp<T>, Error> {
+        let (partition, own) = match self.balance {
+            Balance::Entries => (even, own),
+            Balance::PredictedTime => {
+                rows_by_predicted_time(&*comm, even, own, &self.settings.builder)?
+            }
+        };
         self.build_part(comm, &partition, own.view())
     }
 }

@@ -1,5 +1,6 @@
 //! Plans of parts: the fastest of those whose sum of a row does not depend on the other rows.
 
+use crate::comm::{Communicator, sum_words};
 use sparseop::analysis::Analysis;
 use sparseop::formats::csr::CsrPlan;
 use sparseop::formats::jds::{JdsLayout, JdsPlan};
@@ -42,6 +43,13 @@ impl RowLengths {
             entries: entries + length,
             squares: squares.saturating_add(length.saturating_mul(length)),
         })
+    }
+
+    /// Moments of the lengths of the rows of all ranks.
+    pub(crate) fn of_ranks(comm: &dyn Communicator, row_ptr: &[usize]) -> Result<Self, Error> {
+        let Self { rows, entries, squares } = Self::of(row_ptr);
+        let whole = sum_words(comm, &[rows, entries, squares])?;
+        Ok(Self { rows: whole[0], entries: whole[1], squares: whole[2] })
     }
 }
 

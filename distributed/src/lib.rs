@@ -23,6 +23,7 @@
 //! Errors are variants of [`Error`](sparseop::Error), which is the library's.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod balance;
 mod blocks;
 mod builder;
 mod choice;
@@ -48,7 +49,8 @@ mod sums;
 mod threads;
 mod transpose;
 
-pub use builder::{Balance, DistributedBuilder};
+pub use balance::Balance;
+pub use builder::DistributedBuilder;
 pub use comm::Communicator;
 pub use explain::{DistributedExplanation, Link, PartSummary};
 #[cfg(feature = "metis")]

@@ -63,13 +63,11 @@ pub(crate) fn by_entries(
     let block = block_rows(nrows);
     let mut counts = vec![0; nrows.div_ceil(block)];
     rows.iter().for_each(|&row| counts[row as usize / block] += 1);
-    let counts = sum_words(comm, &counts)?;
-    let mut before = vec![0];
-    before.extend(counts.iter().scan(0, |sum, count| {
-        *sum += count;
-        Some(*sum)
-    }));
-    Partition::balanced(nrows, comm.size(), |row| before[row.div_ceil(block)] + row as u64)
+    let mut work = sum_words(comm, &counts)?;
+    for (number, work) in work.iter_mut().enumerate() {
+        *work += block.min(nrows - number * block) as u64;
+    }
+    Partition::of_blocks(nrows, comm.size(), &work)
 }
 
 /// Opens a file, and reads its banner and size line.

@@ -1,7 +1,7 @@
 //! A part of a distributed operator: its rows, and the messages with the other parts.
 
 use crate::choice::{RowLengths, SummationOrder};
-use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported, sum_words};
+use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported};
 use crate::halo::Halo;
 use crate::rows::RowSet;
 use crate::sums::TreeSums;
@@ -74,9 +74,7 @@ impl<T: Scalar> PartOp<T> {
         check_ranks::<T>(&*comm, settings, &rows, &columns)?;
         let rank = comm.rank();
         agree(&*comm, check_shape(a, &rows[rank..rank + 2], columns[columns.len() - 1]))?;
-        let lengths = RowLengths::of(a.row_ptr());
-        let whole = sum_words(&*comm, &[lengths.rows, lengths.entries, lengths.squares])?;
-        let whole = RowLengths { rows: whole[0], entries: whole[1], squares: whole[2] };
+        let whole = RowLengths::of_ranks(&*comm, a.row_ptr())?;
         let order = settings.same_bits.then(|| SummationOrder::of(whole));
         let own = columns[rank] as u32..columns[rank + 1] as u32;
         let is_interior =

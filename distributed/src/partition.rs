@@ -60,6 +60,16 @@ impl Partition {
         Self::balanced(row_ptr.len() - 1, parts, |row| (row_ptr[row] + row) as u64)
     }
 
+    /// Divides rows into parts of about equal work, from the work of each block of rows.
+    pub(crate) fn of_blocks(nrows: usize, parts: usize, work: &[u64]) -> Result<Self, Error> {
+        let mut before = vec![0];
+        before.extend(work.iter().scan(0, |sum, work| {
+            *sum += work;
+            Some(*sum)
+        }));
+        Self::balanced(nrows, parts, |row| before[row.div_ceil(block_rows(nrows))])
+    }
+
     /// Partition by the part of every row. Rows of a part keep their order.
     ///
     /// # Errors

@@ -1,12 +1,11 @@
 //! Simulation: the parts, messages and predicted times of a matrix on many ranks.
 
+use crate::balance::predicted_seconds;
 use crate::choice::{RowLengths, SummationOrder};
 use crate::explain::Link;
 use crate::partition::{Partition, owner};
-use crate::rows::RowSet;
-use sparseop::analysis::Analysis;
 use sparseop::matrix::CsrView;
-use sparseop::{Error, Scalar, SparseOpBuilder, filled, listed};
+use sparseop::{Error, Scalar, SparseOpBuilder, filled};
 
 /// Prediction for a number of ranks, each a machine like that of the profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -96,7 +95,7 @@ fn step<T: Scalar>(
     let parts = || 0..ranks;
     let largest = parts().max_by_key(|&part| work(part)).unwrap_or_default();
     let total = (a.nnz() + a.nrows()) as f64;
-    let compute_seconds = compute(a, &partition, largest, order, builder)?;
+    let compute_seconds = predicted_seconds(a, partition.rows(largest), order, builder)?;
     let bytes = |part: &Exchanged| part.received.max(part.sent) * size_of::<T>() as u64;
     let messages = |part: &Exchanged| link.seconds(part.neighbours as usize, bytes(part));
     let exchange_seconds = exchanged.iter().map(messages).fold(0.0, f64::max);
@@ -120,61 +119,6 @@ fn step<T: Scalar>(
         // A tree of messages.
         sum_seconds: f64::from(ranks.next_power_of_two().trailing_zeros()) * link.latency,
     })
-}
-
-/// Partition into parts of about equal predicted time: parts of equally many entries are divided
-/// again by their predicted times. As [`Partition::of_rows`] if the profile does not predict them.
-pub(crate) fn by_predicted_time<T: Scalar>(
-    a: CsrView<'_, T>,
-    parts: usize,
-    builder: &SparseOpBuilder,
-) -> Result<Partition, Error> {
-    let (row_ptr, order) = (a.row_ptr(), SummationOrder::of(RowLengths::of(a.row_ptr())));
-    let even = Partition::of_rows(row_ptr, parts)?;
-    let seconds = (0..parts).map(|part| match even.rows(part).is_empty() {
-        true => Ok(0.0),
-        false => compute(a, &even, part, order, builder),
-    });
-    let seconds = seconds.collect::<Result<Vec<f64>, Error>>()?;
-    let total: f64 = seconds.iter().sum();
-    if !(total.is_finite() && total > 0.0) {
-        return Ok(even);
-    }
-    let mut before = vec![0.0];
-    seconds.iter().for_each(|seconds| before.push(before[before.len() - 1] + seconds));
-    let work = |row: usize| (row_ptr[row] + row) as f64;
-    // Integer units: 2⁴⁰ in all.
-    let unit = (1u64 << 40) as f64 / total;
-    Partition::balanced(a.nrows(), parts, |row| {
-        let part = if row == a.nrows() { parts - 1 } else { owner(even.offsets(), row) };
-        let rows = even.rows(part);
-        let share = (work(row) - work(rows.start)) / (work(rows.end) - work(rows.start)).max(1.0);
-        ((before[part] + share * seconds[part]) * unit) as u64
-    })
-}
-
-/// Predicted seconds of the rows of a part.
-fn compute<T: Scalar>(
-    a: CsrView<'_, T>,
-    partition: &Partition,
-    part: usize,
-    order: SummationOrder,
-    builder: &SparseOpBuilder,
-) -> Result<f64, Error> {
-    let rows = listed(partition.rows(part).map(|row| row as u32))?;
-    // The elements of x that the part uses.
-    let mut place = filled(a.ncols() + 1, 0u32)?;
-    for &row in &rows {
-        a.row(row as usize).0.iter().for_each(|&column| place[column as usize + 1] = 1);
-    }
-    for column in 0..a.ncols() {
-        place[column + 1] += place[column];
-    }
-    let used = place[a.ncols()] as usize;
-    let own = RowSet::copy(a, &rows, used, |column| place[column as usize])?;
-    Analysis::check_memory(own.view())?;
-    let (_, seconds) = order.choose(builder, &Analysis::of(own.view()), T::KIND)?;
-    Ok(seconds.unwrap_or(f64::NAN))
 }
 
 /// Elements that each part exchanges with the others.
@@ -260,35 +204,6 @@ mod tests {
         let [first, last] = [&steps[1], &steps[12]];
         assert!(last.iteration_seconds() > first.compute_seconds / 2000.0);
         assert!(last.exchange_seconds > last.compute_seconds, "{last:?}");
-    }
-
-    #[test]
-    fn slower_rows_make_smaller_parts() {
-        // Rows whose entries are near the diagonal, and as many with scattered ones.
-        let rows = 60_000u32;
-        let column = |row: u32, k: u32| match row < rows / 2 {
-            true => (row + k) % rows,
-            false => (row.wrapping_mul(2_654_435_761).wrapping_add(k * 7919)) % rows,
-        };
-        let columns = (0..rows).flat_map(|row| (0..8).map(move |k| column(row, k))).collect();
-        let ends = (0..=rows as usize).map(|row| 8 * row).collect();
-        let (n, values) = (rows as usize, vec![1.0f64; 8 * rows as usize]);
-        let a = sparseop::CsrMatrix::try_new(n, n, ends, columns, values).unwrap();
-        let builder = SparseOpBuilder::new();
-        let timed = by_predicted_time(a.view(), 2, &builder).unwrap();
-        let even = Partition::of_rows(a.row_ptr(), 2).unwrap();
-        let order = SummationOrder::of(RowLengths::of(a.row_ptr()));
-        let slowest = |partition: &Partition| {
-            let seconds = |part| compute(a.view(), partition, part, order, &builder).unwrap();
-            f64::max(seconds(0), seconds(1))
-        };
-        assert!(slowest(&timed) <= slowest(&even), "{timed:?}");
-        assert!(timed.rows(0).len() >= even.rows(0).len(), "{timed:?}");
-        for (nrows, parts) in [(0, 3), (1, 1), (2, 5)] {
-            let zeros = sparseop::CsrMatrix::<f64>::zeros(nrows, nrows).unwrap();
-            let partition = by_predicted_time(zeros.view(), parts, &builder).unwrap();
-            assert_eq!((partition.parts(), partition.offsets()[parts]), (parts, nrows));
-        }
     }
 
     #[test]

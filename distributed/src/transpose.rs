@@ -3,7 +3,7 @@
 use crate::comm::{Communicator, agree, all_to_all, bytes_of, reported};
 use crate::part::PartOp;
 use crate::partition::owner;
-use sparseop::matrix::CsrMatrix;
+use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{Error, Scalar, filled, listed, reserved};
 use std::ops::Range;
 
@@ -19,6 +19,18 @@ impl<T: Scalar> EntryArrays<T> {
     /// No entries, with room for `count`.
     pub(crate) fn reserved(count: usize) -> Result<Self, Error> {
         Ok(Self { rows: reserved(count)?, columns: reserved(count)?, values: reserved(count)? })
+    }
+
+    /// The entries of rows, of which the first is row `first` of the whole matrix.
+    pub(crate) fn of_rows(a: CsrView<'_, T>, first: usize) -> Result<Self, Error> {
+        let mut entries = Self::reserved(a.nnz())?;
+        for row in 0..a.nrows() {
+            let (columns, values) = a.row(row);
+            for (&column, &value) in columns.iter().zip(values) {
+                entries.push((first + row) as u32, column, value);
+            }
+        }
+        Ok(entries)
     }
 
     pub(crate) fn push(&mut self, row: u32, column: u32, value: T) {
@@ -136,16 +148,11 @@ impl<T: Scalar> PartOp<T> {
     /// [`Error::HostMemory`], [`Error::RankFailed`] and [`Error::Communication`].
     pub fn transposed_rows(&self) -> Result<CsrMatrix<T>, Error> {
         let own = agree(&*self.comm, self.to_csr())?;
-        let first = self.own_rows().start as u32;
-        let mut entries = reported(&*self.comm, EntryArrays::reserved(own.nnz()))?;
-        for row in 0..own.nrows() {
-            let (columns, values) = own.view().row(row);
-            for (&column, &value) in columns.iter().zip(values) {
-                entries.push(column, first + row as u32, value);
-            }
-        }
+        let entries = EntryArrays::of_rows(own.view(), self.own_rows().start);
+        let EntryArrays { rows, columns, values } = reported(&*self.comm, entries)?;
         drop(own);
-        let entries = entries.redistribute(&*self.comm, &self.columns)?;
+        let transposed = EntryArrays { rows: columns, columns: rows, values };
+        let entries = transposed.redistribute(&*self.comm, &self.columns)?;
         let Range { start, end } = self.own_columns();
         agree(&*self.comm, entries.to_csr(end - start, self.shape().0))
     }

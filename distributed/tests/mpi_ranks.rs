@@ -5,7 +5,9 @@ mod common;
 
 use common::{bits, gallery};
 use sparseop::{Error, Multivector, Scalar};
-use sparseop_distributed::{Communicator, DistributedBuilder, Link, MpiRank, PartOp, Partition};
+use sparseop_distributed::{
+    Balance, Communicator, DistributedBuilder, Link, MpiRank, PartOp, Partition,
+};
 use sparseop_solvers::{Method, Settings, SolverBuilder, link_matrix};
 use sparseop_testkit::x_vector;
 use std::error::Error as StdError;
@@ -33,11 +35,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// The part of this rank: of a file, or of a generated matrix.
+/// The part of this rank: of a file, by predicted time, or of a generated matrix.
 fn part<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str) -> Result<PartOp<T>, Error> {
     let builder = DistributedBuilder::new(comm.size());
     let Some(spec) = matrix.strip_prefix("gallery:") else {
-        return builder.read_part(comm.clone(), matrix);
+        return builder.balance(Balance::PredictedTime).read_part(comm.clone(), matrix);
     };
     let a = match spec.strip_prefix("links:") {
         None => gallery::<T>(spec),
