@@ -51,6 +51,8 @@
 // and split slices need a few registers more.
 #if IS_TURING
 #define SLICE_BLOCKS(HOPPER) 4
+#elif defined(SHARING) && HAS_SM_120
+#define SLICE_BLOCKS(HOPPER) ((HOPPER) == 8 ? 5 : (HOPPER) - 2)
 #elif defined(SCALED) || defined(SHARING) || HAS_SM_120
 #define SLICE_BLOCKS(HOPPER) (HOPPER - 2)
 #elif ARCHITECTURE > 0 && !HAS_HOPPER

@@ -21,7 +21,7 @@ const ARCHITECTURES: [(u32, u32); 5] = [(7, 5), (8, 0), (9, 0), (10, 0), (12, 0)
 const ALL_MODULES: (u32, u32) = (9, 0);
 
 /// Architectures used without [`EVERY_ARCHITECTURE`].
-const FEW: [(u32, u32); 2] = [(7, 5), ALL_MODULES];
+const FEW: [(u32, u32); 3] = [(7, 5), ALL_MODULES, (12, 0)];
 
 /// Environment variable: 1 to use all of [`ARCHITECTURES`].
 const EVERY_ARCHITECTURE: &str = "SPARSEOP_EVERY_ARCHITECTURE";
