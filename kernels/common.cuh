@@ -82,6 +82,13 @@ __device__ __forceinline__ void wait_for_previous_launch() {
 #endif
 }
 
+// Time of the GPU's clock, in ns.
+__device__ __forceinline__ u64 nanoseconds() {
+    u64 now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+
 // Loads an element of x through the caches.
 __device__ __forceinline__ float gather(const float *from) {
     float element;

@@ -1,11 +1,13 @@
 // Fused passes over vectors: every element is read once and written once. Coefficients and sums are
 // numbers in GPU memory, the registers. When the sums are complete, a short program computes the
 // next coefficients, without a round trip to the host. Sums are accumulated in 64 bits, in an order
-// that depends only on the length and on the GPU.
+// that depends only on the length and on the GPU. Sums that several GPUs share are those of fixed
+// blocks of elements, in the order of the blocks: they do not depend on the number of GPUs.
 //
 // Selectable: one kernel at a time.
 
 #include "common.cuh"
+#include "peers.cuh"
 
 OVERLAPPING
 
@@ -97,23 +99,10 @@ __device__ __forceinline__ void run_scalar_program(const u64 *code, u32 len, dou
     }
 }
 
-// Completes the sums: the last block to arrive adds the sums of all blocks in a fixed order and
-// runs the program.
-__device__ __forceinline__ void finish(double first, double second, ScalarRegisters state, Shape shape) {
+// Adds the sums of all threads of the last block, and runs the program.
+__device__ __forceinline__ void conclude(double first, double second, ScalarRegisters state, Shape shape) {
     __shared__ double window[WINDOW];
     __shared__ u64 code[MAX_CODE];
-    first = block_sum(first);
-    second = block_sum(second);
-    if (threadIdx.x == 0) {
-        state.partials[2 * blockIdx.x] = first;
-        state.partials[2 * blockIdx.x + 1] = second;
-    }
-    if (!is_last_block(state.arrivals)) return;
-    first = 0, second = 0;
-    for (u32 b = threadIdx.x; b < gridDim.x; b += BLOCK) {
-        first += __ldcg(state.partials + 2 * b);
-        second += __ldcg(state.partials + 2 * b + 1);
-    }
     if (threadIdx.x < WINDOW) window[threadIdx.x] = __ldcg(state.registers + threadIdx.x);
     if (threadIdx.x < shape.code_len()) code[threadIdx.x] = state.code[threadIdx.x];
     first = block_sum(first);
@@ -129,6 +118,91 @@ __device__ __forceinline__ void finish(double first, double second, ScalarRegist
     run_scalar_program(code, shape.code_len(), window, state.registers);
 }
 
+// Elements of a pass that a block processes: its share of `n` elements from `start` on, of which
+// the first `packs` packs are loaded as such.
+struct Share {
+    u64 start, n, packs;
+    u32 block, blocks;
+    bool backward;
+};
+
+// Sums over the elements of this GPU.
+struct OwnSums {
+    __device__ Share share(u64 n, u64 packs, u32, Shape shape) const { return {0, n, packs, blockIdx.x, gridDim.x, shape.backward()}; }
+
+    // Completes the sums: the last block to arrive adds the sums of all blocks in a fixed order.
+    __device__ __forceinline__ void finish(double first, double second, ScalarRegisters state, Shape shape) const {
+        first = block_sum(first);
+        second = block_sum(second);
+        if (threadIdx.x == 0) {
+            state.partials[2 * blockIdx.x] = first;
+            state.partials[2 * blockIdx.x + 1] = second;
+        }
+        if (!is_last_block(state.arrivals)) return;
+        first = 0, second = 0;
+        for (u32 b = threadIdx.x; b < gridDim.x; b += BLOCK) {
+            first += __ldcg(state.partials + 2 * b);
+            second += __ldcg(state.partials + 2 * b + 1);
+        }
+        conclude(first, second, state, shape);
+    }
+};
+
+// Sums over the elements of several GPUs. Every GPU has a table with the sums of all blocks, which
+// every block writes to all tables, and adds it in the order of the blocks. A pass is a round, as
+// in peers.cu; tables have two halves. The order of the words is that of src/device/peers/sums.rs.
+struct PeerSums {
+    const u64 *words;
+    __device__ u32 blocks() const { return words[0]; }
+    __device__ u32 first_block() const { return words[1]; }
+    __device__ u32 all_blocks() const { return words[2]; }
+    __device__ u64 block_elements() const { return words[3]; }
+    __device__ u32 rank() const { return words[4]; }
+    __device__ u32 parts() const { return words[5]; }
+    // The number of complete rounds, and the arrivals of the blocks of a launch.
+    __device__ u32 *state() const { return reinterpret_cast<u32 *>(words[6]); }
+    __device__ const u32 *own_flags() const { return reinterpret_cast<u32 *>(words[7]); }
+    __device__ Waits waits() const { return {reinterpret_cast<u32 *>(words[8]), words[9]}; }
+    __device__ double2 *table(u32 part, u32 round) const {
+        return reinterpret_cast<double2 *>(words[SUMS_HEAD + part * SUMS_PART]) + (round % 2) * all_blocks();
+    }
+    __device__ u32 *flag(u32 part) const { return reinterpret_cast<u32 *>(words[SUMS_HEAD + part * SUMS_PART + 1]); }
+
+    // Number of the block of elements of this block of threads.
+    __device__ u32 block(Shape shape) const { return shape.backward() ? gridDim.x - 1 - blockIdx.x : blockIdx.x; }
+
+    __device__ Share share(u64 n, u64 packs, u32 pack, Shape shape) const {
+        u64 elements = block_elements(), start = min(block(shape) * elements, n), own = min(elements, n - start);
+        return {start, own, packs > 0 ? own / pack : 0, 0, 1, false};
+    }
+
+    __device__ __forceinline__ void finish(double first, double second, ScalarRegisters registers, Shape shape) const {
+        first = block_sum(first);
+        second = block_sum(second);
+        u32 round = __ldcg(state()), own = block(shape), part = threadIdx.x;
+        if (part < parts() && own < blocks()) table(part, round)[first_block() + own] = make_double2(first, second);
+        publish();
+        if (!is_last_block(state() + 1)) return;
+        bool complete = true;
+        if (part < parts() && part != rank()) {
+            signal(flag(part), round + 1);
+            complete = is_signalled(own_flags() + part, round + 1, waits());
+        }
+        complete = __syncthreads_and(complete);
+        first = 0, second = 0;
+        const double2 *sums = table(rank(), round);
+        for (u32 b = threadIdx.x; b < all_blocks(); b += BLOCK) {
+            double2 pair = __ldcg(sums + b);
+            first += pair.x;
+            second += pair.y;
+        }
+        if (threadIdx.x == 0) *state() = round + 1;
+        // Programs stop at a sum that is no number.
+        if (!complete) first = second = __longlong_as_double(0x7FF8000000000000);
+        conclude(first, second, registers, shape);
+    }
+};
+
 // Elements that are loaded and stored together.
 template <typename T>
 struct alignas(16) Pack {
@@ -136,28 +210,27 @@ struct alignas(16) Pack {
     T at[SIZE];
 };
 
-// Calls `each(in, out)` for every element. `in` has one element of every array of `from`, 0 for
-// null arrays; `out` is stored to the arrays of `to`. The first `packs` packs are loaded as such,
-// the remaining elements one by one.
+// Calls `each(in, out)` for every element of a share. `in` has one element of every array of
+// `from`, 0 for null arrays; `out` is stored to the arrays of `to`. Elements that are in no pack are
+// loaded one by one.
 template <u32 INS, u32 OUTS, typename T, typename Each>
-__device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS], u64 n, u64 packs, bool backward,
-                                                 Each each) {
+__device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS], Share share, Each each) {
     constexpr u32 SIZE = Pack<T>::SIZE;
-    u64 stride = u64(gridDim.x) * BLOCK * TOGETHER;
-    for (u64 base = u64(blockIdx.x) * BLOCK * TOGETHER + threadIdx.x; base < packs; base += stride) {
+    u64 packs = share.packs, stride = u64(share.blocks) * BLOCK * TOGETHER;
+    for (u64 base = u64(share.block) * BLOCK * TOGETHER + threadIdx.x; base < packs; base += stride) {
         Pack<T> in[TOGETHER][INS];
         u64 at[TOGETHER];
 #pragma unroll
         for (u32 t = 0; t < TOGETHER; ++t) {
             // Packs past the end repeat the last one.
             u64 i = min(base + t * BLOCK, packs - 1);
-            at[t] = backward ? packs - 1 - i : i;
+            at[t] = share.backward ? packs - 1 - i : i;
         }
 #pragma unroll
         for (u32 k = 0; k < INS; ++k) {
             if (from[k] != nullptr) {
 #pragma unroll
-                for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = reinterpret_cast<const Pack<T> *>(from[k])[at[t]];
+                for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = reinterpret_cast<const Pack<T> *>(from[k] + share.start)[at[t]];
             } else {
 #pragma unroll
                 for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = Pack<T>{};
@@ -178,10 +251,11 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
             }
 #pragma unroll
             for (u32 k = 0; k < OUTS; ++k)
-                if (to[k] != nullptr) reinterpret_cast<Pack<T> *>(to[k])[at[t]] = out[k];
+                if (to[k] != nullptr) reinterpret_cast<Pack<T> *>(to[k] + share.start)[at[t]] = out[k];
         }
     }
-    for (u64 i = packs * SIZE + thread_id(); i < n; i += u64(gridDim.x) * BLOCK) {
+    u64 end = share.start + share.n;
+    for (u64 i = share.start + packs * SIZE + u64(share.block) * BLOCK + threadIdx.x; i < end; i += u64(share.blocks) * BLOCK) {
         T one_in[INS], one_out[OUTS];
 #pragma unroll
         for (u32 k = 0; k < INS; ++k) one_in[k] = from[k] != nullptr ? from[k][i] : T(0);
@@ -193,23 +267,23 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
 }
 
 // Σ a b and Σ a c. If b is null, the first sum is Σ a.
-template <typename T>
+template <typename T, typename Sums>
 __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, u64 n, u64 packs,
-                                     ScalarRegisters state, Shape shape) {
+                                     ScalarRegisters state, Shape shape, Sums sums) {
     if (is_stopped(state.registers, shape)) return;
     double first = 0, second = 0;
     const T *const from[3] = {a, b, c};
     T *const to[1] = {nullptr};
-    for_each_element(from, to, n, packs, shape.backward(), [&](const T(&in)[3], T(&)[1]) {
+    for_each_element(from, to, sums.share(n, packs, Pack<T>::SIZE, shape), [&](const T(&in)[3], T(&)[1]) {
         first += double(in[0]) * (b != nullptr ? double(in[1]) : 1.0);
         second += double(in[0]) * double(in[2]);
     });
-    finish(first, second, state, shape);
+    sums.finish(first, second, state, shape);
 }
 
 // Contribution of an element of the result, whose old value is `before`, to a sum.
 template <typename T>
-__device__ __forceinline__ double share(Partner partner, T out, T before, T other, T diagonal) {
+__device__ __forceinline__ double term(Partner partner, T out, T before, T other, T diagonal) {
     if (partner == CHANGE) return fabs(double(out) - double(before));
     double factor = partner == ITSELF ? double(out) : partner == OTHER ? double(other) : double(diagonal) * double(out);
     return double(out) * factor;
@@ -217,10 +291,10 @@ __device__ __forceinline__ double share(Partner partner, T out, T before, T othe
 
 // y = keep y + with_u (d u) + with_v v, where each term may be absent, and up to two sums over the
 // result.
-template <typename T>
+template <typename T, typename Sums>
 __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u, const T *__restrict__ v, const T *__restrict__ d,
                                         const T *__restrict__ w, u64 n, u64 packs, u64 coefficients, ScalarRegisters state, Shape shape,
-                                        u32 scales_u) {
+                                        u32 scales_u, Sums sums) {
     if (is_stopped(state.registers, shape)) return;
     T keep = coefficient<T>(state.registers, coefficients, 0);
     T with_u = coefficient<T>(state.registers, coefficients, 1), with_v = coefficient<T>(state.registers, coefficients, 2);
@@ -229,15 +303,15 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
     double first = 0, second = 0;
     const T *const from[5] = {keeps || one == CHANGE ? y : nullptr, u, v, d, w};
     T *const to[1] = {y};
-    for_each_element(from, to, n, packs, shape.backward(), [&](const T(&in)[5], T(&out)[1]) {
+    for_each_element(from, to, sums.share(n, packs, Pack<T>::SIZE, shape), [&](const T(&in)[5], T(&out)[1]) {
         T scaled = scales_u ? in[1] * in[3] : in[1];
         T result = with_u * scaled + with_v * in[2];
         if (keeps) result += keep * in[0];
         out[0] = result;
-        if (one != NO_PARTNER) first += share(one, result, in[0], in[4], in[3]);
-        if (two != NO_PARTNER) second += share(two, result, in[0], in[4], in[3]);
+        if (one != NO_PARTNER) first += term(one, result, in[0], in[4], in[3]);
+        if (two != NO_PARTNER) second += term(two, result, in[0], in[4], in[3]);
     });
-    if (one != NO_PARTNER) finish(first, second, state, shape);
+    if (one != NO_PARTNER) sums.finish(first, second, state, shape);
 }
 
 // x += along p; p = with_r (d r) + keep p. If d is null, p = with_r r + keep p.
@@ -249,7 +323,7 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
     T keep = coefficient<T>(registers, coefficients, 2);
     const T *const from[4] = {x, p, r, d};
     T *const to[2] = {x, p};
-    for_each_element(from, to, n, packs, shape.backward(), [&](const T(&in)[4], T(&out)[2]) {
+    for_each_element(from, to, OwnSums{}.share(n, packs, Pack<T>::SIZE, shape), [&](const T(&in)[4], T(&out)[2]) {
         out[0] = in[0] + along * in[1];
         out[1] = with_r * (d != nullptr ? in[3] * in[2] : in[2]) + keep * in[1];
     });
@@ -258,16 +332,27 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
 #define INSTANCES(SUFFIX, T)                                                                                                       \
     KERNEL_WITH(vector_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
                                         double *partials, u32 *arrivals, const u64 *code, u64 shape) {                             \
-        dots(a, b, c, n, packs, ScalarRegisters{registers, partials, arrivals, code}, Shape{shape});                               \
+        dots(a, b, c, n, packs, ScalarRegisters{registers, partials, arrivals, code}, Shape{shape}, OwnSums{});                    \
     }                                                                                                                              \
     KERNEL_WITH(vector_combine_##SUFFIX, COMBINE_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,                 \
                                            u64 coefficients, double *registers, double *partials, u32 *arrivals,                   \
                                            const u64 *code, u64 shape, u32 scales_u) {                                             \
-        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, partials, arrivals, code}, Shape{shape}, scales_u); \
+        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, partials, arrivals, code}, Shape{shape}, scales_u, \
+                OwnSums{});                                                                                                        \
     }                                                                                                                              \
     KERNEL_WITH(vector_step_##SUFFIX, STEP_BLOCKS)(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,                    \
                                         const double *registers, u64 shape) {                                                      \
         step(x, p, r, d, n, packs, coefficients, registers, Shape{shape});                                                         \
+    }                                                                                                                              \
+    KERNEL_WITH(vector_peer_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                 \
+                                             const u64 *peers, const u64 *code, u64 shape) {                                       \
+        dots(a, b, c, n, packs, ScalarRegisters{registers, nullptr, nullptr, code}, Shape{shape}, PeerSums{peers});                \
+    }                                                                                                                              \
+    KERNEL_WITH(vector_peer_combine_##SUFFIX, COMBINE_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,            \
+                                                u64 coefficients, double *registers, const u64 *peers, const u64 *code, u64 shape, \
+                                                u32 scales_u) {                                                                    \
+        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, nullptr, nullptr, code}, Shape{shape}, scales_u, \
+                PeerSums{peers});                                                                                                  \
     }
 
 INSTANCES(f32, float)

@@ -8,7 +8,7 @@ use crate::rows::RowSet;
 use crate::transpose::EntryArrays;
 use sparseop::analysis::Analysis;
 use sparseop::matrix::{CsrMatrix, CsrView};
-use sparseop::{Error, Scalar, SparseOpBuilder, filled, listed};
+use sparseop::{Device, Error, Scalar, SparseOpBuilder, filled, listed};
 use std::ops::Range;
 
 /// Quantity that is balanced between parts of consecutive rows.
@@ -33,11 +33,13 @@ pub(crate) fn by_predicted_time<T: Scalar>(
     a: CsrView<'_, T>,
     parts: usize,
     builder: &SparseOpBuilder,
+    device: &Device,
 ) -> Result<Partition, Error> {
     let (nrows, row_ptr) = (a.nrows(), a.row_ptr());
     let order = SummationOrder::of(RowLengths::of(row_ptr));
     let even = Partition::of_rows(row_ptr, parts)?;
-    let seconds = (0..parts).map(|part| predicted_seconds(a, even.rows(part), order, builder));
+    let of = |part| predicted_seconds(a, even.rows(part), order, builder, device);
+    let seconds = (0..parts).map(of);
     let Some(units) = units(&seconds.collect::<Result<Vec<f64>, Error>>()?) else {
         return Ok(even);
     };
@@ -59,7 +61,7 @@ pub(crate) fn rows_by_predicted_time<T: Scalar>(
 ) -> Result<(Partition, CsrMatrix<T>), Error> {
     let (rank, ranks, ncols) = (comm.rank(), comm.size(), own.ncols());
     let order = SummationOrder::of(RowLengths::of_ranks(comm, own.row_ptr())?);
-    let seconds = predicted_seconds(own.view(), 0..own.nrows(), order, builder);
+    let seconds = predicted_seconds(own.view(), 0..own.nrows(), order, builder, &Device::Cpu);
     let seconds = gather_words(comm, &[agree(comm, seconds)?.to_bits()])?;
     let seconds: Vec<f64> = seconds.iter().map(|bits| f64::from_bits(bits[0])).collect();
     let Some(units) = units(&seconds) else { return Ok((even, own)) };
@@ -98,6 +100,7 @@ pub(crate) fn predicted_seconds<T: Scalar>(
     rows: Range<usize>,
     order: SummationOrder,
     builder: &SparseOpBuilder,
+    device: &Device,
 ) -> Result<f64, Error> {
     if rows.is_empty() {
         return Ok(0.0);
@@ -114,7 +117,7 @@ pub(crate) fn predicted_seconds<T: Scalar>(
     let used = place[a.ncols()] as usize;
     let own = RowSet::copy(a, &rows, used, |column| place[column as usize])?;
     Analysis::check_memory(own.view())?;
-    let (_, seconds) = order.choose(builder, &Analysis::of(own.view()), T::KIND)?;
+    let (_, seconds) = order.choose(builder, device, &Analysis::of(own.view()), T::KIND)?;
     Ok(seconds.unwrap_or(f64::NAN))
 }
 
@@ -140,19 +143,21 @@ mod tests {
     fn slower_rows_make_smaller_parts() {
         let a = halves(60_000);
         let builder = SparseOpBuilder::new();
-        let timed = by_predicted_time(a.view(), 2, &builder).unwrap();
+        let timed = by_predicted_time(a.view(), 2, &builder, &Device::Cpu).unwrap();
         let even = Partition::of_rows(a.row_ptr(), 2).unwrap();
         let order = SummationOrder::of(RowLengths::of(a.row_ptr()));
         let slowest = |partition: &Partition| {
-            let seconds =
-                |part| predicted_seconds(a.view(), partition.rows(part), order, &builder).unwrap();
+            let seconds = |part| {
+                predicted_seconds(a.view(), partition.rows(part), order, &builder, &Device::Cpu)
+                    .unwrap()
+            };
             f64::max(seconds(0), seconds(1))
         };
         assert!(slowest(&timed) <= slowest(&even), "{timed:?}");
         assert!(timed.rows(0).len() >= even.rows(0).len(), "{timed:?}");
         for (nrows, parts) in [(0, 3), (1, 1), (2, 5)] {
             let zeros = CsrMatrix::<f64>::zeros(nrows, nrows).unwrap();
-            let partition = by_predicted_time(zeros.view(), parts, &builder).unwrap();
+            let partition = by_predicted_time(zeros.view(), parts, &builder, &Device::Cpu).unwrap();
             assert_eq!((partition.parts(), partition.offsets()[parts]), (parts, nrows));
         }
     }
@@ -161,9 +166,9 @@ mod tests {
     fn ranks_have_the_rows_of_the_partition_of_one_process() {
         let builder = SparseOpBuilder::new();
         for (a, count) in [(halves(60_000), 2), (halves(3000), 3), (halves(2), 4)] {
-            let ranks = ThreadRank::group(count, Duration::from_secs(60));
+            let ranks = ThreadRank::group(count, Duration::from_secs(60), None);
             let even = Partition::of_rows(a.row_ptr(), count).unwrap();
-            let expected = by_predicted_time(a.view(), count, &builder).unwrap();
+            let expected = by_predicted_time(a.view(), count, &builder, &Device::Cpu).unwrap();
             let rows_of = |rank: usize, partition: &Partition| {
                 let rows: Vec<u32> = partition.rows(rank).map(|row| row as u32).collect();
                 RowSet::copy(a.view(), &rows, a.ncols(), |column| column).unwrap()

@@ -1,18 +1,29 @@
 //! Blocks of rows: the smallest units of partitions and of sums.
 
-/// Maximum number of blocks of a matrix. Parts can begin at any block.
+/// Maximum number of blocks of a matrix, on the CPU and on GPUs. Parts can begin at any block.
 const MAX_BLOCKS: usize = 1 << 14;
+const MAX_GPU_BLOCKS: usize = 1 << 12;
 
 /// Minimum number of blocks of a matrix with that many rows or more.
 const LEAST_BLOCKS: usize = 1 << 6;
 
-/// Number of rows beyond which larger blocks do not make sums faster.
+/// Number of rows beyond which larger blocks do not make sums faster, on the CPU and on GPUs.
 const FAST_ROWS: usize = 64;
+const FAST_GPU_ROWS: usize = 1024;
 
 /// Number of rows of a block, a power of two.
 pub(crate) fn block_rows(nrows: usize) -> usize {
-    let few = 1 << (nrows / LEAST_BLOCKS).clamp(1, FAST_ROWS).ilog2();
-    nrows.div_ceil(MAX_BLOCKS).next_power_of_two().max(few)
+    rows(nrows, MAX_BLOCKS, FAST_ROWS)
+}
+
+/// Number of rows of a block of sums on GPUs, a multiple of [`block_rows`].
+pub(crate) fn gpu_block_rows(nrows: usize) -> usize {
+    rows(nrows, MAX_GPU_BLOCKS, FAST_GPU_ROWS)
+}
+
+fn rows(nrows: usize, most: usize, fast: usize) -> usize {
+    let few = 1 << (nrows / LEAST_BLOCKS).clamp(1, fast).ilog2();
+    nrows.div_ceil(most).next_power_of_two().max(few)
 }
 
 /// True if every part has whole blocks of rows.
@@ -30,5 +41,7 @@ mod tests {
     fn a_block_is_a_power_of_two_of_rows() {
         let rows = [0, 1, 127, 128, 1000, 1024, 4096, 1 << 20, (1 << 20) + 1, 1 << 22];
         assert_eq!(rows.map(block_rows), [1, 1, 1, 2, 8, 16, 64, 64, 128, 256]);
+        let of_gpus = rows.map(gpu_block_rows);
+        assert_eq!(of_gpus, [1, 1, 1, 2, 8, 16, 64, 1024, 1024, 1024]);
     }
 }

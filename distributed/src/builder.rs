@@ -2,13 +2,16 @@
 
 use crate::Link;
 use crate::balance::{Balance, by_predicted_time, rows_by_predicted_time};
+use crate::blocks::gpu_block_rows;
 use crate::comm::{Communicator, reported};
+use crate::devices::Devices;
 use crate::links::link_rows;
 use crate::market;
 use crate::operator::DistributedOp;
 use crate::part::{PartOp, PartSettings};
 use crate::partition::Partition;
 use crate::threads::{ThreadRank, on_threads};
+use sparseop::device::peers::PeerGroup;
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{Error, Scalar, SparseOpBuilder, ToCsr, filled, listed};
 use std::path::Path;
@@ -21,7 +24,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// Builder of a [`DistributedOp`].
 #[derive(Debug, Clone)]
 pub struct DistributedBuilder {
-    parts: usize,
+    devices: Devices,
     part_of_row: Option<Vec<u32>>,
     balance: Balance,
     settings: PartSettings,
@@ -30,11 +33,14 @@ pub struct DistributedBuilder {
 }
 
 impl DistributedBuilder {
-    /// Creates a builder of an operator with the given number of parts.
-    pub fn new(parts: usize) -> Self {
-        let settings = PartSettings { builder: SparseOpBuilder::new(), same_bits: true };
-        let (part_of_row, balance, link) = (None, Balance::default(), Link::MEMORY);
-        Self { parts, part_of_row, balance, settings, time_limit: TIME_LIMIT, link }
+    /// Creates a builder of an operator with a part on each of the devices, or with the given
+    /// number of parts on the CPU.
+    pub fn new(devices: impl Into<Devices>) -> Self {
+        let (devices, builder) = (devices.into(), SparseOpBuilder::new());
+        let settings = PartSettings { builder, same_bits: true, group: None };
+        let link = if devices.has_gpu() { Link::NVLINK } else { Link::MEMORY };
+        let (part_of_row, balance) = (None, Balance::default());
+        Self { devices, part_of_row, balance, settings, time_limit: TIME_LIMIT, link }
     }
 
     /// Sets the part of every row, from 0. The bits of sums, and therefore of solutions, then
@@ -54,7 +60,7 @@ impl DistributedBuilder {
         self
     }
 
-    /// Sets the builder of the operators of each part, which run on the CPU.
+    /// Sets the builder of the operators of each part. They run on the device of the part.
     #[must_use]
     pub fn operator(mut self, builder: SparseOpBuilder) -> Self {
         self.settings.builder = builder;
@@ -83,18 +89,23 @@ impl DistributedBuilder {
     /// # Errors
     ///
     /// [`Error::Partition`] if there is no part or the given partition is not one of the rows;
-    /// [`Error::InvalidMatrix`] if the matrix cannot be read as CSR; otherwise as
-    /// [`SparseOpBuilder::build`].
+    /// [`Error::DeviceUnavailable`] for a GPU that has two parts or cannot access the memory of the
+    /// others, and for parts on GPUs and on the CPU; [`Error::InvalidMatrix`] if the matrix cannot
+    /// be read as CSR; otherwise as [`SparseOpBuilder::build`].
     pub fn build<T: Scalar>(&self, a: &impl ToCsr<T>) -> Result<DistributedOp<T>, Error> {
         let a = a.to_csr()?;
         let a = a.view();
-        let row_ptr = a.row_ptr();
+        let (row_ptr, count) = (a.row_ptr(), self.devices.len());
+        let mut settings = self.settings.clone();
+        if self.devices.has_gpu() {
+            settings.group = Some(PeerGroup::new(self.devices.as_slice(), self.time_limit)?);
+        }
         let partition = match &self.part_of_row {
             None if self.balance == Balance::PredictedTime => {
-                by_predicted_time(a, self.parts, &self.settings.builder)?
+                by_predicted_time(a, count, &settings.builder, &settings.device(0))?
             }
-            None => Partition::of_rows(row_ptr, self.parts)?,
-            Some(parts) if parts.len() == a.nrows() => Partition::given(parts, self.parts)?,
+            None => Partition::of_rows(row_ptr, count)?,
+            Some(parts) if parts.len() == a.nrows() => Partition::given(parts, count)?,
             Some(parts) => {
                 let message = format!(
                     "there are parts of {} rows, but the matrix has {}",
@@ -104,15 +115,19 @@ impl DistributedBuilder {
                 return Err(Error::Partition { message });
             }
         };
+        let partition = match &settings.group {
+            Some(_) => partition.rounded(gpu_block_rows(a.nrows())),
+            None => partition,
+        };
         let rows: Arc<[usize]> = partition.offsets().into();
         let columns = partition.columns(a.ncols())?;
-        let ranks = ThreadRank::group(self.parts, self.time_limit);
+        let ranks = ThreadRank::group(count, self.time_limit, settings.group.clone());
         let order = partition.order().filter(|_| a.nrows() == a.ncols());
         let places = order.map(inverse).transpose()?;
         let build = |rank: Arc<ThreadRank>| {
             let own = rows_of(a, &partition, rank.rank(), places.as_deref())?;
             let (rows, columns) = (rows.clone(), columns.clone());
-            PartOp::build(rank, &self.settings, rows, columns, own.view())
+            PartOp::build(rank, &settings, rows, columns, own.view())
         };
         let parts = on_threads(&ranks, ranks.clone(), build)?;
         let (row_ptr, link) = (listed(row_ptr.iter().copied())?, self.link);
@@ -124,7 +139,8 @@ impl DistributedBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Partition`] if the partition reorders rows or is not one for these ranks;
+    /// [`Error::Partition`] if the partition reorders rows or is not one for these ranks, or if the
+    /// builder has GPUs;
     /// [`Error::RanksDiffer`], [`Error::RankFailed`], [`Error::Communication`]; otherwise as
     /// [`SparseOpBuilder::build`].
     pub fn build_part<T: Scalar>(
@@ -133,8 +149,10 @@ impl DistributedBuilder {
         partition: &Partition,
         own: CsrView<'_, T>,
     ) -> Result<PartOp<T>, Error> {
-        let (parts, ranks, wanted) = (partition.parts(), comm.size(), self.parts);
-        let refused = if parts != ranks || wanted != ranks {
+        let (parts, ranks, wanted) = (partition.parts(), comm.size(), self.devices.len());
+        let refused = if self.devices.has_gpu() {
+            "parts of ranks are on the CPU".to_owned()
+        } else if parts != ranks || wanted != ranks {
             format!("it has {parts} parts, and the builder {wanted}, for {ranks} ranks")
         } else if partition.order().is_some() {
             "it reorders rows; reorder the matrix, and give the part of each of its rows".to_owned()
@@ -218,14 +236,15 @@ impl DistributedBuilder {
 }
 
 impl<T: Scalar> DistributedOp<T> {
-    /// Builds the operator of a matrix with the given number of parts, each on a thread of its own.
-    /// Parts are consecutive rows with about equally many entries.
+    /// Builds the operator of a matrix with a part on each of the [`Devices`], or with the given
+    /// number of parts on the CPU. Each has a thread of its own. Parts are consecutive rows with
+    /// about equally many entries.
     ///
     /// # Errors
     ///
     /// As [`DistributedBuilder::build`].
-    pub fn auto(a: &impl ToCsr<T>, parts: usize) -> Result<Self, Error> {
-        DistributedBuilder::new(parts).build(a)
+    pub fn auto(a: &impl ToCsr<T>, devices: impl Into<Devices>) -> Result<Self, Error> {
+        DistributedBuilder::new(devices).build(a)
     }
 }
 

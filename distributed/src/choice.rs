@@ -68,9 +68,11 @@ impl SummationOrder {
         Self::Lanes((length as u32 / 4).next_power_of_two().clamp(2, 32))
     }
 
-    /// True if a plan sums the entries of a row in this order, on the CPU.
-    pub(crate) fn admits(self, plan: &Plan) -> bool {
+    /// True if a plan sums the entries of a row in this order on a device.
+    pub(crate) fn admits(self, plan: &Plan, device: &Device) -> bool {
         match (self, plan) {
+            // A thread for a row.
+            (Self::Sequential, Plan::Csr(CsrPlan::Scalar)) => *device != Device::Cpu,
             // Slices of whole vectors, which have at most 16 lanes.
             (Self::Sequential, Plan::Sell(plan)) => plan.c().is_multiple_of(16),
             (Self::Sequential, Plan::Jds(plan)) => *plan == Self::JDS,
@@ -94,14 +96,15 @@ impl SummationOrder {
     pub(crate) fn choose(
         self,
         builder: &SparseOpBuilder,
+        device: &Device,
         analysis: &Analysis,
         scalar: ScalarKind,
     ) -> Result<(Plan, Option<f64>), Error> {
-        let builder = builder.clone().device(Device::Cpu).deterministic(true);
+        let builder = builder.clone().device(device.clone()).deterministic(true);
         let predicted = builder.tuning(Tuning::Predict).decide(analysis, scalar)?;
         let limit = predicted.request.memory_limit;
         let admitted = predicted.candidates.iter().filter(|candidate| {
-            self.admits(&candidate.plan) && candidate.work.matrix_bytes <= limit
+            self.admits(&candidate.plan, device) && candidate.work.matrix_bytes <= limit
         });
         let timed = admitted
             .filter_map(|candidate| Some((candidate.prediction?.product(), &candidate.plan)));
@@ -116,12 +119,13 @@ impl SummationOrder {
     pub(crate) fn build<T: Scalar>(
         self,
         builder: &SparseOpBuilder,
+        device: &Device,
         a: CsrView<'_, T>,
     ) -> Result<SparseOp<T>, Error> {
         Analysis::check_memory(a)?;
         let analysis = Analysis::of(a);
-        let (plan, _) = self.choose(builder, &analysis, T::KIND)?;
-        let builder = builder.clone().device(Device::Cpu).deterministic(true);
+        let (plan, _) = self.choose(builder, device, &analysis, T::KIND)?;
+        let builder = builder.clone().device(device.clone()).deterministic(true);
         builder.tuning(Tuning::Fixed(plan)).build_analyzed(&a, &analysis)
     }
 }
@@ -147,19 +151,20 @@ mod tests {
         assert!(
             [SummationOrder::Sequential, SummationOrder::Lanes(8)]
                 .iter()
-                .all(|o| o.admits(&o.any()))
+                .all(|o| o.admits(&o.any(), &Device::Cpu))
         );
     }
 
     /// Products of some rows by an operator of their own.
     fn product<T: Scalar>(
         plan: &Plan,
+        device: &Device,
         a: &CsrMatrix<T>,
         rows: &[u32],
         x: &[T],
     ) -> Option<Vec<u64>> {
         let a = RowSet::copy(a.view(), rows, a.ncols(), |column| column).unwrap();
-        let builder = SparseOpBuilder::new().device(Device::Cpu);
+        let builder = SparseOpBuilder::new().device(device.clone());
         // Some plans cannot hold some matrices.
         let op = builder.tuning(Tuning::Fixed(plan.clone())).build(&a).ok()?;
         let mut y = vec![T::ZERO; rows.len()];
@@ -168,6 +173,12 @@ mod tests {
     }
 
     fn rows_keep_their_bits<T: Scalar>() {
+        for device in [Device::Cpu].into_iter().chain(Device::gpus().into_iter().take(1)) {
+            rows_keep_their_bits_on::<T>(&device);
+        }
+    }
+
+    fn rows_keep_their_bits_on<T: Scalar>(device: &Device) {
         let orders = [2, 4, 8, 16, 32]
             .map(SummationOrder::Lanes)
             .into_iter()
@@ -189,20 +200,20 @@ mod tests {
             parts.push(all.iter().copied().filter(|row| row * 7 % 5 < 2).collect());
             let mut of_order: Vec<Option<Vec<u64>>> = vec![None; orders.len()];
             for plan in &plans {
-                let Some(whole) = product(plan, &a, &all, &x) else { continue };
+                let Some(whole) = product(plan, device, &a, &all, &x) else { continue };
                 let kept = parts.iter().all(|rows| {
                     let expected: Vec<u64> = rows.iter().map(|&row| whole[row as usize]).collect();
-                    product(plan, &a, rows, &x).is_none_or(|found| found == expected)
+                    product(plan, device, &a, rows, &x).is_none_or(|found| found == expected)
                 });
                 for (order, first) in orders.iter().zip(&mut of_order) {
-                    if order.admits(plan) {
+                    if order.admits(plan, device) {
                         assert!(kept, "{plan} on {spec} in {}", T::KIND);
                         let first = first.get_or_insert_with(|| whole.clone());
                         assert!(*first == whole, "{plan} on {spec} in {}, {order:?}", T::KIND);
                     }
                 }
                 eprintln!(
-                    "{spec} in {}: {plan} {}",
+                    "{device}: {spec} in {}: {plan} {}",
                     T::KIND,
                     if kept { "keeps" } else { "changes" }
                 );

@@ -17,6 +17,8 @@ pub struct Link {
 impl Link {
     /// Threads of a process: a copy in its memory, 10 GB/s after 5 µs.
     pub const MEMORY: Self = Self { latency: 5e-6, bandwidth: 10e9 };
+    /// GPUs of a host that access each other's memory over NVLink: 150 GB/s after 4 µs.
+    pub const NVLINK: Self = Self { latency: 4e-6, bandwidth: 150e9 };
     /// Hosts on a fast network: 12.5 GB/s (100 Gb/s) after 2 µs.
     pub const NETWORK: Self = Self { latency: 2e-6, bandwidth: 12.5e9 };
 

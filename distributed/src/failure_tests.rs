@@ -29,14 +29,14 @@ fn errors(
 }
 
 fn part(rank: &Arc<ThreadRank>, offsets: &[usize], own: usize) -> Result<PartOp<f64>, Error> {
-    let settings = PartSettings { builder: SparseOpBuilder::new(), same_bits: true };
+    let settings = PartSettings { builder: SparseOpBuilder::new(), same_bits: true, group: None };
     let a = CsrMatrix::<f64>::zeros(own, offsets[offsets.len() - 1]).unwrap();
     PartOp::build(rank.clone(), &settings, offsets.into(), offsets.into(), a.view())
 }
 
 #[test]
 fn a_rank_that_ends_is_an_error_at_every_other_one() {
-    let ranks = ThreadRank::group(4, LIMIT);
+    let ranks = ThreadRank::group(4, LIMIT, None);
     let found = errors(&ranks, |rank| match rank.rank() {
         2 => Ok(()),
         _ => loop {
@@ -55,7 +55,7 @@ fn a_rank_that_ends_is_an_error_at_every_other_one() {
 
 #[test]
 fn an_error_at_one_rank_is_one_at_every_rank_and_the_ranks_stay_usable() {
-    let ranks = ThreadRank::group(3, Duration::from_secs(60));
+    let ranks = ThreadRank::group(3, Duration::from_secs(60), None);
     let found = errors(&ranks, |rank| {
         let own = match rank.rank() {
             1 => Err(Error::HostMemory { needed: 10, limit: 1 }),
@@ -74,7 +74,7 @@ fn an_error_at_one_rank_is_one_at_every_rank_and_the_ranks_stay_usable() {
 
 #[test]
 fn ranks_that_differ_are_refused_by_all() {
-    let ranks = ThreadRank::group(3, Duration::from_secs(60));
+    let ranks = ThreadRank::group(3, Duration::from_secs(60), None);
     let differing = errors(&ranks, |rank| {
         let offsets = if rank.rank() == 2 { [0, 2, 4, 6] } else { [0, 2, 4, 7] };
         part(rank, &offsets, 2).map(|_| ())
@@ -96,7 +96,7 @@ fn ranks_that_differ_are_refused_by_all() {
 
 #[test]
 fn a_panic_of_a_part_reaches_the_caller() {
-    let ranks = ThreadRank::group(3, Duration::from_secs(60));
+    let ranks = ThreadRank::group(3, Duration::from_secs(60), None);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         on_threads(&ranks, ranks.clone(), |rank| {
             assert_ne!(rank.rank(), 1, "on purpose");
@@ -111,12 +111,12 @@ fn a_panic_of_a_part_reaches_the_caller() {
 fn little_memory_at_one_part_is_an_error_at_all() {
     let a = "poisson2d,n=20".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
     assert_eq!(RowLengths::of(a.row_ptr()).entries as usize, a.nnz());
-    let ranks = ThreadRank::group(2, Duration::from_secs(60));
+    let ranks = ThreadRank::group(2, Duration::from_secs(60), None);
     let offsets: Arc<[usize]> = [0, 200, 400].into();
     let found = errors(&ranks, |rank| {
         let limit = if rank.rank() == 0 { 1 << 30 } else { 64 };
         let builder = SparseOpBuilder::new().memory_limit(limit);
-        let settings = PartSettings { builder, same_bits: true };
+        let settings = PartSettings { builder, same_bits: true, group: None };
         let own: Vec<u32> = (0..200).map(|row| row + 200 * rank.rank() as u32).collect();
         let own = crate::rows::RowSet::copy(a.view(), &own, 400, |column| column)?;
         let (rows, columns) = (offsets.clone(), offsets.clone());

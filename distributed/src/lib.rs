@@ -1,8 +1,8 @@
 //! Row-partitioned sparse matrix–vector products (SpMV) on auto-tuned operators.
 //!
-//! [`DistributedOp`] has several parts in one process, each on a thread. With the feature `mpi` a
-//! [`PartOp`] is the part of an MPI rank. Parts are ordinary [`SparseOp`](sparseop::SparseOp)s,
-//! on the CPU.
+//! [`DistributedOp`] has several parts in one process, each on a thread, on the CPU or on a GPU of
+//! its own. With the feature `mpi` a [`PartOp`] is the part of an MPI rank, on the CPU. Parts are
+//! ordinary [`SparseOp`](sparseop::SparseOp)s.
 //!
 //! ```
 //! use sparseop::matrix::gallery;
@@ -29,9 +29,11 @@ mod builder;
 mod choice;
 mod comm;
 mod deadline;
+mod devices;
 mod explain;
 #[cfg(test)]
 mod failure_tests;
+mod gpu;
 mod halo;
 mod links;
 mod market;
@@ -52,6 +54,7 @@ mod transpose;
 pub use balance::Balance;
 pub use builder::DistributedBuilder;
 pub use comm::Communicator;
+pub use devices::Devices;
 pub use explain::{DistributedExplanation, Link, PartSummary};
 #[cfg(feature = "metis")]
 pub use metis::metis_parts;

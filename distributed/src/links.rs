@@ -53,7 +53,7 @@ mod tests {
         graph.values_mut().iter_mut().for_each(|weight| *weight = weight.abs());
         let whole = link_matrix(graph.view()).unwrap();
         for count in [1, 2, 3] {
-            let ranks = ThreadRank::group(count, Duration::from_secs(20));
+            let ranks = ThreadRank::group(count, Duration::from_secs(20), None);
             let partition = Partition::of_rows(graph.row_ptr(), count).unwrap();
             let rows_of = |rank: usize, partition: &Partition, a: &CsrMatrix<f64>| {
                 let rows: Vec<u32> = partition.rows(rank).map(|row| row as u32).collect();

@@ -137,7 +137,7 @@ mod tests {
 
     /// Reads a text with the given number of ranks, and joins their rows.
     fn read_by(ranks: usize, path: &Path) -> Result<CsrMatrix<f64>, Error> {
-        let ranks = ThreadRank::group(ranks, Duration::from_secs(20));
+        let ranks = ThreadRank::group(ranks, Duration::from_secs(20), None);
         let parts = on_threads(&ranks, ranks.clone(), |rank| read::<f64>(&*rank, path))?;
         let (mut row_ptr, mut columns, mut values) = (vec![0], Vec::new(), Vec::new());
         let ncols = parts[0].1.ncols();

@@ -2,10 +2,12 @@
 
 use crate::choice::{RowLengths, SummationOrder};
 use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported};
+use crate::gpu::{GpuPart, PartRows};
 use crate::halo::Halo;
 use crate::rows::RowSet;
 use crate::sums::TreeSums;
 use sparseop::device::fused::SharedSums;
+use sparseop::device::peers::PeerGroup;
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{
     Device, DeviceVec, Error, Layout, Multivector, Scalar, SparseOp, SparseOpBuilder, Stream,
@@ -22,6 +24,15 @@ pub(crate) struct PartSettings {
     pub(crate) builder: SparseOpBuilder,
     /// True if only plans are chosen whose results do not depend on the partition.
     pub(crate) same_bits: bool,
+    /// GPUs of the parts; `None` on the CPU.
+    pub(crate) group: Option<Arc<PeerGroup>>,
+}
+
+impl PartSettings {
+    /// Device of a part.
+    pub(crate) fn device(&self, rank: usize) -> Device {
+        self.group.as_ref().map_or(Device::Cpu, |group| group.device(rank))
+    }
 }
 
 /// One part of a distributed operator: consecutive rows, and the corresponding elements of vectors.
@@ -43,6 +54,7 @@ pub struct PartOp<T: Scalar> {
     sums: Arc<TreeSums>,
     buffers: Mutex<PartBuffers<T>>,
     pub(crate) transposed: OnceLock<Box<PartOp<T>>>,
+    gpu: Option<GpuPart<T>>,
     device: Device,
 }
 
@@ -82,11 +94,13 @@ impl<T: Scalar> PartOp<T> {
         let (interior, boundary): (Vec<u32>, Vec<u32>) =
             (0..a.nrows() as u32).partition(is_interior);
         let halo = Halo::new(&*comm, agree(&*comm, used_columns(a, &boundary))?, &columns)?;
+        let device = settings.device(rank);
+        let builder = settings.builder.clone().device(device.clone());
         let build = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
             let a = RowSet::copy(a, &rows, ncols, renumber)?;
             let op = match order {
-                Some(order) => order.build(&settings.builder, a.view())?,
-                None => settings.builder.clone().device(Device::Cpu).build(&a)?,
+                Some(order) => order.build(&builder, &device, a.view())?,
+                None => builder.build(&a)?,
             };
             Ok::<_, Error>(RowSet { op, rows })
         };
@@ -96,20 +110,38 @@ impl<T: Scalar> PartOp<T> {
             Ok((interior, build(boundary, halo.columns.len(), &place)?))
         };
         let (interior, boundary) = agree(&*comm, built())?;
-        Ok(Self {
-            sums: Arc::new(TreeSums::new(comm.clone(), &rows)),
+        let mut part = Self {
+            sums: Arc::new(TreeSums::new(comm.clone(), &rows, settings.group.as_ref())?),
             row_ptr: a.row_ptr().to_vec(),
             settings: settings.clone(),
             buffers: Mutex::default(),
             transposed: OnceLock::new(),
-            device: Device::Cpu,
+            gpu: None,
+            device,
             comm,
             rows,
             columns,
             interior,
             boundary,
             halo,
-        })
+        };
+        if let Some(group) = &settings.group {
+            part.gpu = Some(GpuPart::new(part.own(), group)?);
+        }
+        Ok(part)
+    }
+
+    /// The rows and their messages.
+    fn own(&self) -> PartRows<'_, T> {
+        let sets = [&self.interior, &self.boundary];
+        let first = self.own_columns().start as u32;
+        PartRows { comm: &*self.comm, halo: &self.halo, first, sets }
+    }
+
+    /// Returns a result of the GPUs if no wait of one for another has ended before its signal.
+    pub(crate) fn checked<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
+        let checked = self.gpu.as_ref().map_or(Ok(()), GpuPart::check);
+        reported(&*self.comm, result.and_then(|result| checked.map(|()| result)))
     }
 
     /// Number of this part, from 0.
@@ -264,6 +296,9 @@ impl<T: Scalar> PartOp<T> {
         if count == 0 {
             return Ok(());
         }
+        if let Some(gpu) = &self.gpu {
+            return reported(&*self.comm, gpu.apply(self.own(), count, x, y));
+        }
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let PartBuffers { sent, x: used, interior, boundary } = &mut *buffers;
         let halo = &self.halo;
@@ -337,7 +372,7 @@ impl<T: Scalar> SystemOperator<T> for PartOp<T> {
 
     fn apply_device(
         &self,
-        _: &Stream,
+        stream: &Stream,
         x: &DeviceVec<T>,
         y: &mut DeviceVec<T>,
     ) -> Result<(), Error> {
@@ -347,7 +382,8 @@ impl<T: Scalar> SystemOperator<T> for PartOp<T> {
                 return reported(&*self.comm, Err(Error::WrongDevice { what, expected, found }));
             }
         }
-        self.apply(x.host(), y.host_mut())
+        let Some(gpu) = &self.gpu else { return self.apply(x.host(), y.host_mut()) };
+        reported(&*self.comm, gpu.multiply(self.own(), stream, 1, x, y))
     }
 
     fn shared_sums(&self) -> Option<Arc<dyn SharedSums>> {

@@ -54,6 +54,18 @@ impl Partition {
         Ok(Self { offsets, order: None })
     }
 
+    /// The partition with consecutive parts that begin at the nearest multiples of `rows`.
+    pub(crate) fn rounded(mut self, rows: usize) -> Self {
+        let nrows = self.offsets[self.parts()];
+        if self.order.is_none() {
+            for offset in &mut self.offsets {
+                *offset = ((*offset + rows / 2) / rows * rows).min(nrows);
+            }
+            self.offsets.iter_mut().last().into_iter().for_each(|last| *last = nrows);
+        }
+        self
+    }
+
     /// Divides the rows of a matrix into parts of about equal work: one unit for each entry and for
     /// each row.
     pub(crate) fn of_rows(row_ptr: &[usize], parts: usize) -> Result<Self, Error> {

@@ -37,6 +37,13 @@ impl<T: Scalar> RowSet<T> {
         CsrMatrix::try_new(rows.len(), ncols, row_ptr, columns, values)
     }
 
+    /// The rows, if they are consecutive.
+    pub(crate) fn consecutive(&self) -> Option<Range<usize>> {
+        let first = self.rows.first().map_or(0, |&first| first as usize);
+        let end = self.rows.last().map_or(0, |&last| last as usize + 1);
+        (end - first == self.rows.len()).then_some(first..end)
+    }
+
     /// Multiplies `count` vectors in row-major order, and writes the products of these rows to
     /// their places in `y`.
     pub(crate) fn multiply(
@@ -46,11 +53,12 @@ impl<T: Scalar> RowSet<T> {
         y: &mut [T],
         scratch: &mut Vec<T>,
     ) -> Result<(), Error> {
-        let Some(&first) = self.rows.first() else { return Ok(()) };
-        let first = first as usize;
-        if self.rows[self.rows.len() - 1] as usize - first + 1 == self.rows.len() {
-            let y = &mut y[first * count..(first + self.rows.len()) * count];
-            return self.op.apply_multi(row_major(x, count), row_major(y, count));
+        if let Some(rows) = self.consecutive() {
+            let y = &mut y[rows.start * count..rows.end * count];
+            return match rows.is_empty() {
+                true => Ok(()),
+                false => self.op.apply_multi(row_major(x, count), row_major(y, count)),
+            };
         }
         scratch.resize(self.rows.len() * count, T::ZERO);
         self.op.apply_multi(row_major(x, count), row_major(&mut scratch[..], count))?;

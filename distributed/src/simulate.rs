@@ -5,7 +5,7 @@ use crate::choice::{RowLengths, SummationOrder};
 use crate::explain::Link;
 use crate::partition::{Partition, owner};
 use sparseop::matrix::CsrView;
-use sparseop::{Error, Scalar, SparseOpBuilder, filled};
+use sparseop::{Device, Error, Scalar, SparseOpBuilder, filled};
 
 /// Prediction for a number of ranks, each a machine like that of the profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,7 +95,8 @@ fn step<T: Scalar>(
     let parts = || 0..ranks;
     let largest = parts().max_by_key(|&part| work(part)).unwrap_or_default();
     let total = (a.nnz() + a.nrows()) as f64;
-    let compute_seconds = predicted_seconds(a, partition.rows(largest), order, builder)?;
+    let compute_seconds =
+        predicted_seconds(a, partition.rows(largest), order, builder, &Device::Cpu)?;
     let bytes = |part: &Exchanged| part.received.max(part.sent) * size_of::<T>() as u64;
     let messages = |part: &Exchanged| link.seconds(part.neighbours as usize, bytes(part));
     let exchange_seconds = exchanged.iter().map(messages).fold(0.0, f64::max);

@@ -1,6 +1,6 @@
 //! Solvers on the parts of an operator.
 
-use crate::comm::{agree, reported};
+use crate::comm::agree;
 use crate::part::PartOp;
 use sparseop::{Error, Scalar};
 use sparseop_solvers::{Ranking, Report, Settings, SolverBuilder, rank};
@@ -38,7 +38,8 @@ impl<T: Scalar> PartOp<T> {
             })
         });
         agree(&*self.comm, checked)?;
-        reported(&*self.comm, solver.build(self).and_then(|mut solver| solver.solve(b, x)))
+        let mut solver = agree(&*self.comm, solver.build(self))?;
+        self.checked(solver.solve(b, x))
     }
 
     /// Ranks of the own pages, for the operator of a
@@ -55,6 +56,6 @@ impl<T: Scalar> PartOp<T> {
         if nrows != ncols {
             return Err(Error::NotSquare { method: "pagerank", nrows, ncols });
         }
-        reported(&*self.comm, rank(self, damping, settings, |_| ControlFlow::Continue(())))
+        self.checked(rank(self, damping, settings, |_| ControlFlow::Continue(())))
     }
 }

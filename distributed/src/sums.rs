@@ -4,10 +4,11 @@
 //! Blocks and tree depend on the number of rows alone. A part sends the sums of the largest
 //! subtrees of its own blocks, at most two for each level.
 
-use crate::blocks::{block_rows, is_aligned};
-use crate::comm::Communicator;
+use crate::blocks::{block_rows, gpu_block_rows, is_aligned};
+use crate::comm::{Communicator, agree, gather_words};
 use sparseop::Error;
 use sparseop::device::fused::SharedSums;
+use sparseop::device::peers::{PeerGroup, PeerSums, SumsTable};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -75,11 +76,17 @@ pub(crate) struct TreeSums {
     blocks: Option<Vec<Range<usize>>>,
     /// Bytes from each part.
     lengths: Vec<usize>,
+    on_gpu: Option<PeerSums>,
 }
 
 impl TreeSums {
     /// Sums over vectors of which each part has the elements between two `offsets`.
-    pub(crate) fn new(comm: Arc<dyn Communicator>, offsets: &[usize]) -> Self {
+    pub(crate) fn new(
+        comm: Arc<dyn Communicator>,
+        offsets: &[usize],
+        group: Option<&Arc<PeerGroup>>,
+    ) -> Result<Self, Error> {
+        let on_gpu = group.map(|group| peer_sums(&*comm, offsets, group)).transpose()?;
         let block = block_rows(offsets[offsets.len() - 1]);
         let blocks: Option<Vec<Range<usize>>> = is_aligned(offsets).then(|| {
             offsets.windows(2).map(|at| at[0].div_ceil(block)..at[1].div_ceil(block)).collect()
@@ -92,8 +99,23 @@ impl TreeSums {
             None => vec![1; comm.size()],
         };
         let lengths = sizes.into_iter().map(|count: usize| count * size_of::<Pair>()).collect();
-        Self { comm, block, blocks, lengths }
+        Ok(Self { comm, block, blocks, lengths, on_gpu })
     }
+}
+
+/// Sums of the GPUs: in the order of the blocks, all of which every GPU has.
+fn peer_sums(
+    comm: &dyn Communicator,
+    offsets: &[usize],
+    group: &Arc<PeerGroup>,
+) -> Result<PeerSums, Error> {
+    let block = gpu_block_rows(offsets[offsets.len() - 1]);
+    let blocks: Vec<usize> = offsets.windows(2).map(|at| (at[1] - at[0]).div_ceil(block)).collect();
+    let table = agree(comm, SumsTable::new(group, comm.rank(), blocks.iter().sum()))?;
+    let addresses = gather_words(comm, &table.addresses())?;
+    let addresses: Vec<[u64; 2]> = addresses.iter().map(|words| [words[0], words[1]]).collect();
+    // SAFETY: the ranks have just made these tables for the same blocks.
+    agree(comm, unsafe { PeerSums::new(table, block, &blocks, &addresses) })
 }
 
 impl SharedSums for TreeSums {
@@ -121,6 +143,10 @@ impl SharedSums for TreeSums {
             }
         }
         Ok(tree.total())
+    }
+
+    fn on_gpu(&self) -> Option<&PeerSums> {
+        self.on_gpu.as_ref()
     }
 }
 

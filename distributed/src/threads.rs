@@ -3,6 +3,7 @@
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use sparseop::Error;
+use sparseop::device::peers::PeerGroup;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,8 @@ struct Office {
     limit: Duration,
     mail: Mutex<Mail>,
     arrived: Condvar,
+    /// GPUs of the ranks, whose waits a failure ends.
+    gpus: Option<Arc<PeerGroup>>,
 }
 
 #[derive(Debug, Default)]
@@ -34,16 +37,24 @@ struct Mail {
 }
 
 impl ThreadRank {
-    /// Creates ranks that wait for one another no longer than `limit`.
-    pub(crate) fn group(size: usize, limit: Duration) -> Vec<Arc<Self>> {
+    /// Creates ranks that wait for one another no longer than `limit`, on the CPU or on `gpus`.
+    pub(crate) fn group(
+        size: usize,
+        limit: Duration,
+        gpus: Option<Arc<PeerGroup>>,
+    ) -> Vec<Arc<Self>> {
         let (mail, arrived) = (Mutex::default(), Condvar::new());
-        let office = Arc::new(Office { size, limit, mail, arrived });
+        let office = Arc::new(Office { size, limit, mail, arrived, gpus });
         (0..size).map(|rank| Arc::new(Self { rank, office: office.clone() })).collect()
     }
 
-    /// Forgets messages and failures. No rank may be in a call.
+    /// Forgets messages and failures. No rank may be in a call. GPUs that fail again stay out of
+    /// use.
     pub(crate) fn reset(&self) {
         *self.mail() = Mail::default();
+        if let Some(gpus) = &self.office.gpus {
+            let _ = gpus.restart();
+        }
     }
 
     fn mail(&self) -> MutexGuard<'_, Mail> {
@@ -135,6 +146,7 @@ impl Communicator for ThreadRank {
 
     fn fail(&self, message: &str) {
         self.mail().failure.get_or_insert_with(|| (self.rank, message.to_owned()));
+        self.office.gpus.iter().for_each(|gpus| gpus.end());
         self.office.arrived.notify_all();
     }
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{bits, matrices, one_part};
+use common::{bits, devices, matrices, on, one_part};
 use sparseop::matrix::CsrMatrix;
 use sparseop::{ErrorKind, Layout, Multivector, Scalar, SparseOp};
 use sparseop_distributed::{Balance, DistributedBuilder, DistributedOp};
@@ -13,24 +13,31 @@ fn check<T: Scalar>(name: &str, a: &CsrMatrix<T>, x: &[T], y: &[T]) {
     Oracle::of(a.view(), x).check(y).unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
+/// Every matrix with every kind of device.
+fn pairs<'a, D, M>(devices: &'a [D], matrices: &'a [M]) -> impl Iterator<Item = (&'a D, &'a M)> {
+    devices.iter().flat_map(move |device| matrices.iter().map(move |matrix| (device, matrix)))
+}
+
 fn parts_have_the_same_bits<T: Scalar>() {
-    for (name, a) in matrices::<T>() {
+    let devices = devices(&[2, 3, 4, 7]);
+    let matrices = matrices::<T>();
+    for ((one, several), (name, a)) in pairs(&devices, &matrices) {
         let (x, across) = (x_vector::<T>(a.ncols()), x_vector::<T>(a.nrows()));
-        let whole = one_part(&a);
+        let whole = on(one, a);
         let nothing = T::from_f64(f64::NAN);
         let (mut y, mut back) = (vec![nothing; a.nrows()], vec![nothing; a.ncols()]);
         whole.apply(&x, &mut y).unwrap();
         whole.apply_transpose(&across, &mut back).unwrap();
-        check(name, &a, &x, &y);
+        check(name, a, &x, &y);
         let transposed = a.transpose();
         check(name, &transposed, &across, &back);
-        for parts in [2, 3, 4, 7] {
-            let op = DistributedOp::auto(&a, parts).unwrap();
+        for parts in several {
+            let op = on(parts, a);
             let (mut found, mut found_back) = (vec![nothing; a.nrows()], vec![nothing; a.ncols()]);
             op.apply(&x, &mut found).unwrap();
-            assert!(bits(&found) == bits(&y), "{name}, {parts} parts");
+            assert!(bits(&found) == bits(&y), "{name}, {parts:?}");
             op.apply_transpose(&across, &mut found_back).unwrap();
-            assert!(bits(&found_back) == bits(&back), "{name}, {parts} parts, transposed");
+            assert!(bits(&found_back) == bits(&back), "{name}, {parts:?}, transposed");
             assert_eq!(op.nnz() as usize, a.nnz());
         }
     }
@@ -48,18 +55,21 @@ fn products_have_the_bits_of_one_part_in_f64() {
 
 #[test]
 fn several_vectors_are_multiplied_as_by_one_operator() {
-    for (name, a) in matrices::<f64>() {
+    let devices = devices(&[4]);
+    let matrices = matrices::<f64>();
+    for ((one, several), (name, a)) in pairs(&devices, &matrices) {
+        let several = several.last().unwrap_or(one);
+        let (one, several) = (on(one, a), on(several, a));
         for count in [0, 1, 2, 5, 8] {
             let x = x_vector::<f64>(count * a.ncols());
             let vector = || vec![f64::NAN; count * a.nrows()];
-            let (one, four) = (one_part(&a), DistributedOp::auto(&a, 4).unwrap());
             for layout in [Layout::RowMajor, Layout::ColumnMajor] {
                 let [mut single, mut expected, mut y] = [vector(), vector(), vector()];
                 let x = Multivector::new(&x[..], count, layout);
                 one.apply_multi(x, Multivector::new(&mut expected[..], count, layout)).unwrap();
-                four.apply_multi(x, Multivector::new(&mut y[..], count, layout)).unwrap();
+                several.apply_multi(x, Multivector::new(&mut y[..], count, layout)).unwrap();
                 assert!(bits(&y) == bits(&expected), "{name}, {count} vectors, {layout:?}");
-                let op = SparseOp::auto(&a).unwrap();
+                let op = SparseOp::auto(a).unwrap();
                 op.apply_multi(x, Multivector::new(&mut single[..], count, layout)).unwrap();
                 let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9 * (1.0 + a.abs());
                 assert!(single.iter().zip(&y).all(close), "{name}, {count} vectors, {layout:?}");
@@ -70,13 +80,17 @@ fn several_vectors_are_multiplied_as_by_one_operator() {
 
 #[test]
 fn a_given_partition_gives_every_row_the_same_bits() {
-    for (name, a) in matrices::<f64>() {
-        let part_of_row: Vec<u32> = (0..a.nrows() as u32).map(|row| row * 7 % 3).collect();
-        let builder = DistributedBuilder::new(3).partition(part_of_row);
-        let mut op = builder.build(&a).unwrap();
+    let devices = devices(&[3]);
+    let matrices = matrices::<f64>();
+    for ((one, several), (name, a)) in pairs(&devices, &matrices) {
+        let several = several.last().unwrap_or(one);
+        let parts = several.len() as u32;
+        let part_of_row = (0..a.nrows() as u32).map(|row| row * 7 % parts).collect();
+        let builder = DistributedBuilder::new(several).partition(part_of_row);
+        let mut op = builder.build(a).unwrap();
         let (x, across) = (x_vector::<f64>(a.ncols()), x_vector::<f64>(a.nrows()));
         let (mut expected, mut y) = (vec![0.0; a.nrows()], vec![f64::NAN; a.nrows()]);
-        one_part(&a).apply(&x, &mut expected).unwrap();
+        on(one, a).apply(&x, &mut expected).unwrap();
         op.apply(&x, &mut y).unwrap();
         assert!(bits(&y) == bits(&expected), "{name}");
         let mut back = vec![f64::NAN; a.ncols()];
@@ -94,15 +108,17 @@ fn a_given_partition_gives_every_row_the_same_bits() {
 
 #[test]
 fn new_values_have_the_bits_of_a_new_operator() {
-    for (name, a) in matrices::<f64>() {
+    let devices = devices(&[3]);
+    let matrices = matrices::<f64>();
+    for ((one, several), (name, a)) in pairs(&devices, &matrices) {
         let mut other = a.clone();
         other.values_mut().reverse();
-        let mut op = DistributedOp::auto(&a, 3).unwrap();
+        let mut op = on(several.last().unwrap_or(one), a);
         let (x, across) = (x_vector::<f64>(a.ncols()), x_vector::<f64>(a.nrows()));
         let (mut y, mut back) = (vec![f64::NAN; a.nrows()], vec![f64::NAN; a.ncols()]);
         op.apply_transpose(&across, &mut back).unwrap();
         op.update_values(other.values()).unwrap();
-        let new = DistributedOp::auto(&other, 2).unwrap();
+        let new = on(one, &other);
         let (mut expected, mut expected_back) = (y.clone(), back.clone());
         op.apply(&x, &mut y).unwrap();
         new.apply(&x, &mut expected).unwrap();
@@ -128,11 +144,14 @@ fn parts_of_equal_predicted_time_have_the_same_bits() {
 
 #[test]
 fn any_plan_gives_the_right_answer() {
-    for (name, a) in matrices::<f32>() {
-        let op = DistributedBuilder::new(3).same_bits(false).build(&a).unwrap();
+    let devices = devices(&[3]);
+    let matrices = matrices::<f32>();
+    for ((one, several), (name, a)) in pairs(&devices, &matrices) {
+        let several = several.last().unwrap_or(one);
+        let op = DistributedBuilder::new(several).same_bits(false).build(a).unwrap();
         let (x, mut y) = (x_vector::<f32>(a.ncols()), vec![f32::NAN; a.nrows()]);
         op.apply(&x, &mut y).unwrap();
-        check(name, &a, &x, &y);
+        check(name, a, &x, &y);
     }
 }
 
@@ -184,7 +203,12 @@ fn the_explanation_has_every_part() {
 #[test]
 fn one_operator_serves_many_threads() {
     let a: CsrMatrix<f64> = matrices().swap_remove(0).1;
-    let op = DistributedOp::auto(&a, 3).unwrap();
+    for (one, several) in devices(&[3]) {
+        serves_many_threads(&on(several.last().unwrap_or(&one), &a), &a);
+    }
+}
+
+fn serves_many_threads(op: &DistributedOp<f64>, a: &CsrMatrix<f64>) {
     let x = x_vector::<f64>(a.ncols());
     let mut expected = vec![0.0; a.nrows()];
     op.apply(&x, &mut expected).unwrap();

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{bits, gallery, one_part};
+use common::{bits, devices, gallery, on};
 use sparseop::matrix::CsrMatrix;
 use sparseop::{ErrorKind, Scalar};
-use sparseop_distributed::{DistributedBuilder, DistributedOp};
+use sparseop_distributed::{Devices, DistributedBuilder, DistributedOp};
 use sparseop_solvers::{Jacobi, Method, PageRank, Settings, SolverBuilder, link_matrix};
 
 const METHODS: [Method; 4] = [
@@ -34,11 +34,13 @@ fn solve<T: Scalar>(
 fn solutions_have_the_same_bits<T: Scalar>(tolerance: f64) {
     for spec in ["poisson2d,n=30,values=laplacian", "poisson3d,n=9,values=laplacian"] {
         let a = gallery::<T>(spec);
-        for method in METHODS {
-            let expected = solve(&one_part(&a), method, tolerance);
-            for parts in [2, 3, 4] {
-                let found = solve(&DistributedOp::auto(&a, parts).unwrap(), method, tolerance);
-                assert!(found == expected, "{spec}, {}, {parts} parts", method.name());
+        for (one, several) in devices(&[2, 3, 4]) {
+            for method in METHODS {
+                let expected = solve(&on(&one, &a), method, tolerance);
+                for parts in &several {
+                    let found = solve(&on(parts, &a), method, tolerance);
+                    assert!(found == expected, "{spec}, {}, {parts:?}", method.name());
+                }
             }
         }
     }
@@ -78,16 +80,17 @@ fn ranks_have_the_bits_of_one_part_and_are_those_of_one_operator() {
     let settings = Settings { tolerance: 1e-10, ..Settings::default() };
     let single = PageRank::new(graph.view(), &sparseop::SparseOpBuilder::new()).unwrap();
     let single = single.rank(0.85, settings, |_| std::ops::ControlFlow::Continue(())).unwrap();
-    let expected = one_part(&links).rank_pages(0.85, settings).unwrap().converged().unwrap();
-    assert_eq!(expected.ranks.len(), graph.nrows());
-    for (a, b) in single.ranks.iter().zip(&expected.ranks) {
-        assert!((a - b).abs() < 1e-12, "{a} {b}");
-    }
-    for parts in [2, 3, 4] {
-        let op = DistributedOp::auto(&links, parts).unwrap();
-        let found = op.rank_pages(0.85, settings).unwrap();
-        assert_eq!(found.iterations, expected.iterations);
-        assert!(bits(&found.ranks) == bits(&expected.ranks), "{parts} parts");
+    for (one, several) in devices(&[2, 3, 4]) {
+        let expected = on(&one, &links).rank_pages(0.85, settings).unwrap().converged().unwrap();
+        assert_eq!(expected.ranks.len(), graph.nrows());
+        for (a, b) in single.ranks.iter().zip(&expected.ranks) {
+            assert!((a - b).abs() < 1e-12, "{a} {b}");
+        }
+        for parts in &several {
+            let found = on(parts, &links).rank_pages(0.85, settings).unwrap();
+            assert_eq!(found.iterations, expected.iterations);
+            assert!(bits(&found.ranks) == bits(&expected.ranks), "{parts:?}");
+        }
     }
 }
 
@@ -98,20 +101,39 @@ fn systems_of_all_sizes_are_solved() {
         let columns: Vec<u32> = (0..n as u32).collect();
         let ends: Vec<usize> = (0..=n as usize).collect();
         let a = CsrMatrix::try_new(n as usize, n as usize, ends, columns, values).unwrap();
-        for method in METHODS {
-            let op = DistributedOp::auto(&a, 4).unwrap();
-            let (b, mut x) = (vec![1.0; n as usize], vec![0.0; n as usize]);
-            let report = op.solve(method, Settings::default(), false, &b, &mut x).unwrap();
-            report.converged().unwrap_or_else(|error| panic!("{n}, {}: {error}", method.name()));
+        for (one, several) in devices(&[4]) {
+            let op = on(several.last().unwrap_or(&one), &a);
+            systems_are_solved(&op);
         }
+    }
+}
+
+fn systems_are_solved(op: &DistributedOp<f64>) {
+    let n = op.nrows();
+    for method in METHODS {
+        let (b, mut x) = (vec![1.0; n], vec![0.0; n]);
+        let report = op.solve(method, Settings::default(), false, &b, &mut x).unwrap();
+        report.converged().unwrap_or_else(|error| panic!("{n}, {}: {error}", method.name()));
     }
 }
 
 #[test]
 fn bad_systems_are_refused_and_the_operator_stays_usable() {
     let a: CsrMatrix<f64> = gallery("poisson2d,n=20,values=laplacian");
-    let op = DistributedOp::auto(&a, 3).unwrap();
-    let n = a.nrows();
+    for (one, several) in devices(&[3]) {
+        refuses_bad_systems(&on(several.last().unwrap_or(&one), &a));
+    }
+    let (settings, cpu) = (Settings::default(), Devices::cpu(2));
+    let wide = on(&cpu, &CsrMatrix::<f64>::zeros(2, 3).unwrap());
+    let refused = wide.solve(Method::Cg, settings, false, &[1.0; 2], &mut [0.0; 2]).unwrap_err();
+    assert_eq!(refused.to_string(), "cg needs a square matrix, and this one is 2 x 3");
+    let zero = on(&cpu, &CsrMatrix::<f64>::zeros(3, 3).unwrap());
+    let refused = zero.solve(Method::Cg, settings, true, &[1.0; 3], &mut [0.0; 3]).unwrap_err();
+    assert!(matches!(refused, sparseop::Error::ZeroDiagonal { row: 0 }), "{refused}");
+}
+
+fn refuses_bad_systems(op: &DistributedOp<f64>) {
+    let n = op.nrows();
     let (mut b, mut x) = (vec![1.0; n], vec![0.0; n]);
     let settings = Settings::default();
     let short = op.solve(Method::Cg, settings, false, &b[1..], &mut x).unwrap_err();
@@ -126,10 +148,4 @@ fn bad_systems_are_refused_and_the_operator_stays_usable() {
     let tiny = vec![1e-200; n];
     assert!(op.solve(Method::Cg, settings, false, &tiny, &mut x).is_err());
     op.solve(Method::Cg, settings, true, &b, &mut x).unwrap().converged().unwrap();
-    let wide = DistributedOp::auto(&CsrMatrix::<f64>::zeros(2, 3).unwrap(), 2).unwrap();
-    let refused = wide.solve(Method::Cg, settings, false, &[1.0; 2], &mut [0.0; 2]).unwrap_err();
-    assert_eq!(refused.to_string(), "cg needs a square matrix, and this one is 2 x 3");
-    let zero = DistributedOp::auto(&CsrMatrix::<f64>::zeros(3, 3).unwrap(), 2).unwrap();
-    let refused = zero.solve(Method::Cg, settings, true, &[1.0; 3], &mut [0.0; 3]).unwrap_err();
-    assert!(matches!(refused, sparseop::Error::ZeroDiagonal { row: 0 }), "{refused}");
 }

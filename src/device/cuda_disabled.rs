@@ -5,6 +5,7 @@ use crate::Error;
 use std::any::Any;
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 
 /// The reason why no GPU is used.
@@ -136,6 +137,16 @@ impl Gpu {
         match *self {}
     }
 
+    /// True if kernels of this GPU can access memory of another one.
+    pub(crate) fn can_access(&self, _: Gpu) -> Result<bool, Error> {
+        match *self {}
+    }
+
+    /// Allocates `len` zeroed elements that kernels of others can access, too.
+    pub(crate) fn zeroed_for<T: Copy>(&self, _: &[Gpu], _: usize) -> Result<Buffer<T>, Error> {
+        match *self {}
+    }
+
     /// Size of the L2 cache, in bytes.
     pub(crate) fn l2_bytes(&self) -> u64 {
         match *self {}
@@ -228,6 +239,11 @@ impl<T: Copy> Buffer<T> {
         match self.never {}
     }
 
+    /// Returns a handle of some elements, which keeps all of them alive.
+    pub(crate) fn part(self: &Arc<Self>, _: Range<usize>) -> Self {
+        match self.never {}
+    }
+
     /// Copies `data` in, after everything enqueued on `queue`, and waits.
     pub(crate) fn write(&self, _: &Queue, _: &[T]) -> Result<(), Error> {
         match self.never {}
@@ -252,6 +268,10 @@ pub(crate) struct Pinned<T> {
 }
 
 impl<T: Copy> Pinned<T> {
+    pub(crate) fn start(&self) -> *mut T {
+        match self.never {}
+    }
+
     pub(crate) fn as_slice(&self) -> &[T] {
         match self.never {}
     }

@@ -15,6 +15,8 @@ mod kernel_log;
 pub(crate) mod kernels;
 mod launch;
 mod module;
+#[doc(hidden)]
+pub mod peers;
 mod residency;
 mod scaling;
 mod scratch;

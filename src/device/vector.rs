@@ -5,6 +5,7 @@
 use super::foreign::{Foreign, ForeignHost};
 use super::{Buffer, Device, Ptr};
 use crate::{Error, Scalar, memory};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A vector in the memory of a device: GPU memory for a GPU, host memory for the CPU.
@@ -235,6 +236,25 @@ impl<T: Scalar> DeviceVec<T> {
             Storage::Host(data) => data,
             Storage::Foreign(memory) => memory.as_mut_slice(),
             Storage::Gpu(_) => unreachable!("a vector of the CPU is in host memory"),
+        }
+    }
+
+    /// Calls `work` with some of the elements of a vector in GPU memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`.
+    #[doc(hidden)]
+    pub fn with_part(
+        &mut self,
+        elements: Range<usize>,
+        work: impl FnOnce(&mut Self) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match &self.storage {
+            Storage::Gpu(buffer) => {
+                work(&mut Self { storage: Storage::Gpu(Arc::new(buffer.part(elements))) })
+            }
+            Storage::Host(_) | Storage::Foreign(_) => unreachable!("a vector in GPU memory"),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Matrices of the tests.
 #![allow(dead_code)]
 
-use sparseop::Scalar;
 use sparseop::matrix::{CsrMatrix, gallery};
-use sparseop_distributed::DistributedOp;
+use sparseop::{Device, Scalar};
+use sparseop_distributed::{Devices, DistributedOp};
+use sparseop_testkit::gpu;
 
 pub(crate) fn gallery<T: Scalar>(spec: &str) -> CsrMatrix<T> {
     spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
@@ -45,8 +46,23 @@ pub(crate) fn matrices<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
     ]
 }
 
+/// The CPU and the GPUs of this machine: one device, and several.
+pub(crate) fn devices(counts: &[usize]) -> Vec<(Devices, Vec<Devices>)> {
+    let mut all = vec![(Devices::cpu(1), counts.iter().map(|&count| count.into()).collect())];
+    if gpu().is_some() {
+        let gpus = Device::gpus();
+        let several = (2..=gpus.len()).map(|count| gpus[..count].to_vec().into()).collect();
+        all.push((gpus[..1].to_vec().into(), several));
+    }
+    all
+}
+
+pub(crate) fn on<T: Scalar>(devices: &Devices, a: &CsrMatrix<T>) -> DistributedOp<T> {
+    DistributedOp::auto(a, devices).unwrap()
+}
+
 pub(crate) fn one_part<T: Scalar>(a: &CsrMatrix<T>) -> DistributedOp<T> {
-    DistributedOp::auto(a, 1).unwrap()
+    on(&Devices::cpu(1), a)
 }
 
 pub(crate) fn bits<T: Scalar>(numbers: &[T]) -> Vec<u64> {

@@ -89,10 +89,30 @@ pub(super) fn text(error: DriverError) -> String {
     }
 }
 
+/// Environment variable: the number of times that each GPU is counted, for tests of several GPUs on
+/// a machine with one. Launches on such GPUs do not overlap: a launch that waits for the previous
+/// one would take the place of the work of another part.
+const INSTANCES: &str = "SPARSEOP_GPU_INSTANCES";
+
+/// Number of times that each GPU is counted.
+pub(super) fn instances() -> usize {
+    static NUMBER: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    let given = || std::env::var(INSTANCES).ok()?.parse().ok();
+    *NUMBER.get_or_init(|| given().unwrap_or(1).clamp(1, 64))
+}
+
+/// Number of GPUs, each counted as often as there are [`instances`] of it.
+pub(super) fn count() -> Result<usize, DriverError> {
+    // SAFETY: the function writes one number.
+    let count = api::value(0, |count| unsafe { api::device_get_count(count) })?;
+    Ok(usize::try_from(count).unwrap_or(0) * instances())
+}
+
 /// Device number `ordinal`.
 pub(super) fn device(ordinal: usize) -> Result<sys::CUdevice, DriverError> {
+    let number = ordinal % (count()? / instances()).max(1);
     // SAFETY: the function writes one number. A device count fits an int.
-    api::value(0, |device| unsafe { api::device_get(device, ordinal as i32) })
+    api::value(0, |device| unsafe { api::device_get(device, number as i32) })
 }
 
 /// Name of a device.

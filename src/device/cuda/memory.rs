@@ -7,7 +7,8 @@ use crate::device::Ptr;
 use crate::{Error, memory};
 use cudarc::driver::sys;
 use std::marker::PhantomData;
-use std::sync::{MutexGuard, PoisonError, Weak};
+use std::ops::Range;
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// GPU memory, freed on drop if it is owned.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct Buffer<T> {
     address: u64,
     len: usize,
     owned: bool,
+    /// The memory that this is a part of, if any.
+    _whole: Option<Arc<Self>>,
     _elements: PhantomData<T>,
 }
 
@@ -74,8 +77,7 @@ impl Gpu {
     }
 
     fn allocated<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        let buffer =
-            |address| Buffer { gpu: *self, address, len, owned: true, _elements: PhantomData };
+        let buffer = |address| Buffer::owned(*self, address, len);
         if len == 0 || size_of::<T>() == 0 {
             return Ok(buffer(0));
         }
@@ -151,10 +153,26 @@ impl Gpu {
     }
 }
 
-impl<T: Copy> Buffer<T> {
+impl<T> Buffer<T> {
     /// Wraps memory that another owner frees.
     pub(super) fn of_others(gpu: Gpu, address: u64, len: usize) -> Self {
-        Self { gpu, address, len, owned: false, _elements: PhantomData }
+        Self { gpu, address, len, owned: false, _whole: None, _elements: PhantomData }
+    }
+
+    /// Wraps memory that it frees.
+    pub(super) fn owned(gpu: Gpu, address: u64, len: usize) -> Self {
+        Self { gpu, address, len, owned: true, _whole: None, _elements: PhantomData }
+    }
+}
+
+impl<T: Copy> Buffer<T> {
+    /// Returns a handle of some elements, which keeps all of them alive.
+    pub(crate) fn part(self: &Arc<Self>, elements: Range<usize>) -> Self {
+        assert!(elements.start <= elements.end && elements.end <= self.len, "elements exist");
+        let (gpu, len) = (self.gpu, elements.len());
+        let address = self.ptr().add(elements.start).address();
+        let whole = Some(self.clone());
+        Self { gpu, address, len, owned: false, _whole: whole, _elements: PhantomData }
     }
 
     /// Returns a second handle of the same memory, which does not free it.
@@ -164,13 +182,7 @@ impl<T: Copy> Buffer<T> {
     /// It is not used after `self` is dropped.
     pub(crate) unsafe fn alias<U>(&self) -> Buffer<U> {
         const { assert!(size_of::<T>() == size_of::<U>()) };
-        Buffer {
-            gpu: self.gpu,
-            address: self.address,
-            len: self.len,
-            owned: false,
-            _elements: PhantomData,
-        }
+        Buffer::of_others(self.gpu, self.address, self.len)
     }
 
     /// Returns the GPU of the memory.
@@ -283,7 +295,7 @@ unsafe impl<T: Sync> Sync for Pinned<T> {}
 
 impl<T: Copy> Pinned<T> {
     /// Address of the first element, for the host and for the GPU.
-    pub(super) fn start(&self) -> *mut T {
+    pub(crate) fn start(&self) -> *mut T {
         self.start
     }
 

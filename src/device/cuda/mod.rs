@@ -13,6 +13,7 @@ mod launch_gate;
 mod memory;
 mod nvrtc;
 mod overlap;
+mod peers;
 mod queue;
 mod residence;
 mod self_test;
@@ -65,6 +66,7 @@ struct Inner {
     ceilings: ceilings::MeasuredCeilings,
     staging: staging::StagingThreads,
     gates: launch_gate::LaunchGates,
+    peer_pool: peers::PeerPool,
     /// Working memory that is not used.
     spare: Mutex<Option<Buffer<u8>>>,
 }
@@ -122,11 +124,9 @@ pub(super) fn runtime() -> GpuRuntime {
 /// Returns the number of GPUs, or the reason why none can be used.
 pub(super) fn count() -> Result<usize, String> {
     driver::version()?;
-    // SAFETY: the function writes one number.
-    let count = api::value(0, |count| unsafe { api::device_get_count(count) });
-    match count.map_err(driver::text)? {
-        n @ 1.. => Ok(n as usize),
-        _ => Err("the NVIDIA driver finds no GPU".to_owned()),
+    match driver::count().map_err(driver::text)? {
+        0 => Err("the NVIDIA driver finds no GPU".to_owned()),
+        count => Ok(count),
     }
 }
 
@@ -192,6 +192,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         ceilings: ceilings::MeasuredCeilings::default(),
         staging: staging::StagingThreads::default(),
         gates: launch_gate::LaunchGates::default(),
+        peer_pool: peers::PeerPool::default(),
         spare: Mutex::default(),
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());
@@ -281,7 +282,7 @@ impl Gpu {
         });
         let function = function
             .attempt(self.0.ordinal, || format!("find the kernel {name} of {}.cu", module.file))?;
-        Ok(Kernel { function, overlaps: loaded.overlaps })
+        Ok(Kernel { function, overlaps: loaded.overlaps && driver::instances() == 1 })
     }
 
     /// Runs `work`. Those of `kernels` that are neither loaded nor compiled are compiled on other

@@ -2,6 +2,7 @@
 
 use super::constants::{ABSENT, COMBINE_BLOCKS, DOTS_BLOCKS, STEP_BLOCKS, TOGETHER};
 use super::{Coefficient, Combine, Dots, Partner, Program, Step};
+use crate::device::peers::PeerSums;
 use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scratch, kernels};
 use crate::{Error, Scalar};
 use std::sync::Arc;
@@ -22,6 +23,15 @@ pub(super) struct GpuPasses {
     /// Number of sums.
     sums: usize,
     code: Arc<Buffer<u64>>,
+    peers: Option<PeerPasses>,
+}
+
+/// Passes whose sums several GPUs share.
+#[derive(Debug)]
+struct PeerPasses {
+    sums: PeerSums,
+    dots: Kernel,
+    combine: Kernel,
 }
 
 /// Parameters common to all launches.
@@ -44,7 +54,16 @@ impl GpuPasses {
             scratch: Scratch::cleared(gpu, 2 * most + 1),
             sums: 2 * most,
             code: Arc::new(gpu.upload(code)?),
+            peers: None,
         })
+    }
+
+    /// Shares the sums of later passes with other GPUs.
+    pub(super) fn share<T: Scalar>(&mut self, sums: &PeerSums) -> Result<(), Error> {
+        let kernel = |name| self.gpu.kernel("vector", &format!("vector_peer_{name}_{}", T::KIND));
+        let (dots, combine) = (kernel("dots")?, kernel("combine")?);
+        self.peers = Some(PeerPasses { sums: sums.clone(), dots, combine });
+        Ok(())
     }
 
     /// Returns the launch parameters of a pass over `vectors`, which have the same length.
@@ -76,6 +95,11 @@ impl GpuPasses {
             .for_each(|memory| queue.keep(memory));
         registers.share().into_iter().for_each(|memory| queue.keep(memory));
         queue.keep(self.code.clone());
+        if let Some(peers) = &self.peers {
+            let (group, table) = peers.sums.memory();
+            queue.keep(group);
+            queue.keep(table);
+        }
     }
 
     /// Sums of blocks and number of arrivals, for a pass on a queue.
@@ -101,6 +125,21 @@ impl GpuPasses {
         let second = if pass.and.is_some() { Partner::Other } else { Partner::Absent };
         let shape = shape(pass.then, true, pass.backward, [Partner::Other, second], pass.at);
         let [a, b, c] = addresses(vectors);
+        if let Some(peers) = &self.peers {
+            let launch = Launch::new(peers.blocks(frame)?, BLOCK).with(kernels::vector::PeerDots {
+                a,
+                b,
+                c,
+                n: frame.len,
+                packs: frame.packs,
+                registers: registers.ptr(),
+                peers: peers.sums.words(),
+                code: self.program(pass.then),
+                shape,
+            });
+            // SAFETY: as below; the group keeps the memory of the sums.
+            return unsafe { peers.dots.launch(queue, launch) };
+        }
         let (partials, arrivals) = self.scratch(queue)?;
         let launch = Launch::new(frame.blocks, BLOCK).with(kernels::vector::Dots {
             a,
@@ -135,6 +174,26 @@ impl GpuPasses {
             coefficients([pass.keep, pass.add.map(|(c, _)| c), pass.and.map(|(c, _)| c)]);
         let shape = shape(pass.then, !pass.always, pass.backward, pass.sums, pass.at);
         let [y, u, v, d, w] = addresses(vectors);
+        if let Some(peers) = self.peers.as_ref().filter(|_| pass.sums[0] != Partner::Absent) {
+            let launch =
+                Launch::new(peers.blocks(frame)?, BLOCK).with(kernels::vector::PeerCombine {
+                    y,
+                    u,
+                    v,
+                    d,
+                    w,
+                    n: frame.len,
+                    packs: frame.packs,
+                    coefficients,
+                    registers: registers.ptr(),
+                    peers: peers.sums.words(),
+                    code: self.program(pass.then),
+                    shape,
+                    scales_u: u32::from(pass.scaled),
+                });
+            // SAFETY: as below; the group keeps the memory of the sums.
+            return unsafe { peers.combine.launch(queue, launch) };
+        }
         let (partials, arrivals) = self.scratch(queue)?;
         let launch = Launch::new(frame.blocks, BLOCK).with(kernels::vector::Combine {
             y,
@@ -184,6 +243,15 @@ impl GpuPasses {
         });
         // SAFETY: the kernel is `vector_step`; otherwise as above.
         unsafe { self.step.launch(queue, launch) }
+    }
+}
+
+impl PeerPasses {
+    /// Blocks of a launch.
+    fn blocks(&self, frame: Frame) -> Result<u32, Error> {
+        self.sums.grid(frame.len as usize).ok_or_else(|| Error::VectorPass {
+            message: format!("vectors of {} elements are not those of this part", frame.len),
+        })
     }
 }
 

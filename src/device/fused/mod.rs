@@ -44,6 +44,7 @@ mod tests;
 
 pub use code::{Code, Instruction, MAX_REGISTERS, ONE, Program, RING, STATUS, WINDOW};
 
+use super::peers::PeerSums;
 use super::{Device, DeviceVec, Stream};
 use crate::{Error, Scalar};
 use gpu::GpuPasses;
@@ -167,6 +168,11 @@ pub trait SharedSums: std::fmt::Debug + Send + Sync {
     ///
     /// [`Error::Communication`] and [`Error::RankFailed`].
     fn total(&self, blocks: &[[f64; 2]]) -> Result<[f64; 2], Error>;
+
+    /// Sums that GPUs share; `None` on the CPU.
+    fn on_gpu(&self) -> Option<&PeerSums> {
+        None
+    }
 }
 
 impl Coefficient {
@@ -265,19 +271,24 @@ impl<T: Scalar> Passes<T> {
         &self.stream
     }
 
-    /// Shares the sums of later passes with those of other parts, on the CPU: the vectors of these
-    /// passes are parts of longer ones.
+    /// Shares the sums of later passes with those of other parts: the vectors of these passes are
+    /// parts of longer ones.
     ///
     /// # Errors
     ///
-    /// [`Error::VectorPass`] on a GPU.
+    /// [`Error::VectorPass`] if the sums are not those of this device; [`Error::Gpu`] and
+    /// [`Error::KernelCompile`].
     pub fn share_sums(&mut self, sums: Arc<dyn SharedSums>) -> Result<(), Error> {
-        if self.on_gpu.is_some() {
-            let message = "sums are shared on the CPU alone; use `Device::Cpu`".to_owned();
-            return Err(Error::VectorPass { message });
+        match (&mut self.on_gpu, sums.on_gpu()) {
+            (None, None) => {
+                self.host.share(sums);
+                Ok(())
+            }
+            (Some(on_gpu), Some(peers)) if peers.device() == self.stream.device() => {
+                on_gpu.share::<T>(peers)
+            }
+            _ => Err(Error::VectorPass { message: "the sums are of another device".to_owned() }),
         }
-        self.host.share(sums);
-        Ok(())
     }
 
     /// Reads all registers, after everything enqueued on the stream.

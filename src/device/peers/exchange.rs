@@ -1,0 +1,266 @@
+//! Exchange of the elements that parts need of each other: launches of kernels/peers.cu.
+
+use super::PeerGroup;
+use super::constants::NEIGHBOUR;
+use crate::device::{
+    BLOCK, Buffer, Device, DeviceVec, Gpu, Kernel, Launch, Queue, Stream, kernels,
+};
+use crate::{Error, Scalar};
+use std::sync::Arc;
+
+/// Largest number of blocks of a launch that places products.
+const PLACE_BLOCKS: usize = 1 << 10;
+
+/// Memory of a part that its neighbours write to: elements of two rounds, and a flag for each
+/// neighbour.
+#[derive(Debug)]
+pub struct PeerInbox<T: Scalar> {
+    group: Arc<PeerGroup>,
+    rank: usize,
+    elements: Arc<Buffer<T>>,
+    flags: Arc<Buffer<u32>>,
+}
+
+/// A part that another one sends elements to.
+#[derive(Debug, Clone, Default)]
+pub struct Neighbour {
+    /// Own elements that it needs.
+    pub elements: Vec<u32>,
+    /// Address of their place in its inbox.
+    pub place: u64,
+    /// Elements of half its inbox.
+    pub half: u64,
+    /// Address of its flag for this part.
+    pub flag: u64,
+}
+
+/// Exchange of elements of `count` interleaved vectors with the neighbours of a part.
+#[derive(Debug)]
+pub struct PeerExchange<T: Scalar> {
+    inbox: PeerInbox<T>,
+    gpu: Gpu,
+    send: Kernel,
+    receive: Kernel,
+    count: usize,
+    neighbours: usize,
+    table: Arc<Buffer<u64>>,
+    elements: Arc<Buffer<u32>>,
+    own: Arc<Buffer<u32>>,
+    own_place: usize,
+    /// Least number of elements of a vector.
+    least: usize,
+    state: Arc<Buffer<u32>>,
+}
+
+/// Places of products in the vector of a part.
+#[derive(Debug)]
+pub struct RowPlaces {
+    kernels: [Kernel; 2],
+    rows: Arc<Buffer<u32>>,
+    /// Least number of elements of a vector.
+    least: usize,
+}
+
+impl<T: Scalar> PeerInbox<T> {
+    /// Creates the inbox of a part, with room for `half` elements from all its neighbours.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GpuMemory`] and [`Error::Gpu`].
+    pub fn new(
+        group: &Arc<PeerGroup>,
+        rank: usize,
+        half: usize,
+        neighbours: usize,
+    ) -> Result<Self, Error> {
+        let elements = group.memory(rank, 2 * half)?;
+        let flags = group.words(rank, neighbours)?;
+        Ok(Self { group: group.clone(), rank, elements, flags })
+    }
+
+    /// Address of the elements, and of the flags.
+    pub fn addresses(&self) -> [u64; 2] {
+        [self.elements.ptr().address(), self.flags.ptr().address()]
+    }
+}
+
+impl<T: Scalar> PeerExchange<T> {
+    /// Creates the exchange of a part that sends to `neighbours`, in the order of its flags, and
+    /// whose boundary rows use the elements `own` of its own, from place `own_place` on.
+    ///
+    /// # Safety
+    ///
+    /// The addresses are those of inboxes of the same group, with room for the elements.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GpuMemory`], [`Error::Gpu`] and [`Error::KernelCompile`].
+    pub unsafe fn new(
+        inbox: PeerInbox<T>,
+        neighbours: &[Neighbour],
+        own: &[u32],
+        own_place: usize,
+        count: usize,
+    ) -> Result<Self, Error> {
+        let gpu = inbox.group.gpus[inbox.rank];
+        let kernel = |name: &str| gpu.kernel("peers", &format!("peers_{name}_{}", T::KIND));
+        let (mut table, mut elements) = (Vec::new(), Vec::new());
+        for neighbour in neighbours {
+            elements.extend_from_slice(&neighbour.elements);
+            let words: [u64; NEIGHBOUR] =
+                [elements.len() as u64, neighbour.place, neighbour.half, neighbour.flag];
+            table.extend(words);
+        }
+        Ok(Self {
+            gpu,
+            send: kernel("send")?,
+            receive: kernel("receive")?,
+            count,
+            neighbours: neighbours.len(),
+            table: Arc::new(gpu.upload(&table)?),
+            elements: Arc::new(gpu.upload(&elements)?),
+            own: Arc::new(gpu.upload(own)?),
+            own_place,
+            least: elements.iter().chain(own).max().map_or(0, |&last| last as usize + 1),
+            state: inbox.group.words(inbox.rank, 2)?,
+            inbox,
+        })
+    }
+
+    /// Enqueues the messages to the neighbours, with elements of `x`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`].
+    pub fn send(&self, stream: &Stream, x: &DeviceVec<T>) -> Result<(), Error> {
+        let Some(queue) = stream.queue().filter(|_| self.neighbours > 0) else { return Ok(()) };
+        assert!(x.len() >= self.least * self.count, "the elements exist");
+        let _turn = queue.turn()?;
+        self.keep(queue, x);
+        let launch = self.grid(self.elements.len()).with(kernels::peers::Send {
+            x: x.ptr(),
+            elements: self.elements.ptr(),
+            count: self.count as u32,
+            table: self.table.ptr(),
+            neighbours: self.neighbours as u32,
+            state: self.state.ptr(),
+        });
+        // SAFETY: the kernel is `peers_send`; places in inboxes are the promise of `new`.
+        unsafe { self.send.launch(queue, launch) }
+    }
+
+    /// Enqueues waiting for the neighbours, whose elements are written to `used` with those of `x`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`].
+    pub fn receive(
+        &self,
+        stream: &Stream,
+        x: &DeviceVec<T>,
+        used: &mut DeviceVec<T>,
+    ) -> Result<(), Error> {
+        let Some(queue) = stream.queue() else { return Ok(()) };
+        let received = self.inbox.elements.len() / 2 / self.count;
+        if self.neighbours == 0 && self.own.len() == 0 {
+            return Ok(());
+        }
+        assert!(x.len() >= self.least * self.count, "the elements exist");
+        assert!(used.len() == (received + self.own.len()) * self.count, "a place for each element");
+        let _turn = queue.turn()?;
+        self.keep(queue, x);
+        self.keep(queue, used);
+        let (ended, limit) = self.inbox.group.waits();
+        let launch = self.grid(received.max(self.own.len())).with(kernels::peers::Receive {
+            used: used.ptr(),
+            x: x.ptr(),
+            own: self.own.ptr(),
+            own_count: self.own.len() as u64,
+            own_place: self.own_place as u64,
+            inbox: self.inbox.elements.ptr(),
+            received: received as u64,
+            count: self.count as u32,
+            flags: self.inbox.flags.ptr(),
+            neighbours: self.neighbours as u32,
+            state: self.state.ptr(),
+            ended,
+            limit,
+        });
+        // SAFETY: the kernel is `peers_receive`; `used` has a place for each element.
+        unsafe { self.receive.launch(queue, launch) }
+    }
+
+    /// Grid for a number of elements of each vector.
+    fn grid(&self, elements: usize) -> Launch {
+        let blocks = (elements * self.count).div_ceil(BLOCK as usize);
+        Launch::new(blocks.clamp(1, self.gpu.multiprocessors()) as u32, BLOCK)
+    }
+
+    /// Keeps the memory of a launch alive as long as the graph that is being captured, if any.
+    fn keep(&self, queue: &Queue, vector: &DeviceVec<T>) {
+        if !queue.records() {
+            return;
+        }
+        vector.share().into_iter().for_each(|memory| queue.keep(memory));
+        queue.keep(self.inbox.group.clone());
+        queue.keep(self.table.clone());
+        for words in [&self.elements, &self.own, &self.state] {
+            queue.keep(words.clone());
+        }
+    }
+}
+
+impl RowPlaces {
+    /// Places of the products of some rows, by their numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceUnavailable`] on the CPU; [`Error::GpuMemory`], [`Error::Gpu`] and
+    /// [`Error::KernelCompile`].
+    pub fn new(device: &Device, rows: &[u32]) -> Result<Self, Error> {
+        let Device::Cuda(gpu) = device else {
+            let reason = "places of rows are for GPUs".to_owned();
+            return Err(Error::DeviceUnavailable { device: device.to_string(), reason });
+        };
+        let kernel = |kind| gpu.kernel("peers", &format!("peers_place_{kind}"));
+        let least = rows.iter().max().map_or(0, |&last| last as usize + 1);
+        let (kernels, rows) = ([kernel("f32")?, kernel("f64")?], Arc::new(gpu.upload(rows)?));
+        Ok(Self { kernels, rows, least })
+    }
+
+    /// Enqueues `y[rows[i]] = products[i]` for `count` interleaved vectors.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`].
+    pub fn place<T: Scalar>(
+        &self,
+        stream: &Stream,
+        products: &DeviceVec<T>,
+        y: &mut DeviceVec<T>,
+        count: usize,
+    ) -> Result<(), Error> {
+        let elements = self.rows.len() * count;
+        assert!(products.len() == elements, "a product for every row");
+        assert!(y.len() >= self.least * count, "the rows exist");
+        let Some(queue) = stream.queue().filter(|_| elements > 0) else { return Ok(()) };
+        let _turn = queue.turn()?;
+        if queue.records() {
+            let vectors = [products.share(), y.share()];
+            vectors.into_iter().flatten().for_each(|memory| queue.keep(memory));
+            queue.keep(self.rows.clone());
+        }
+        let blocks = elements.div_ceil(BLOCK as usize).min(PLACE_BLOCKS);
+        let launch = Launch::new(blocks as u32, BLOCK).with(kernels::peers::Place {
+            y: y.ptr(),
+            rows: self.rows.ptr(),
+            products: products.ptr(),
+            elements: elements as u64,
+            count: count as u32,
+        });
+        // SAFETY: the kernel is `peers_place`; the caller has the rows of a part, and its vector.
+        unsafe {
+            self.kernels[usize::from(T::KIND == crate::ScalarKind::F64)].launch(queue, launch)
+        }
+    }
+}

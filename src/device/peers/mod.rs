@@ -1,0 +1,157 @@
+//! Communication among GPUs of a process that access each other's memory.
+//!
+//! Every part of a matrix has a GPU and a host thread of its own, and all threads enqueue the same
+//! work. Kernels write to the memory of other GPUs and wait for their signals, so that the host
+//! takes no part: iterations can be captured in graphs.
+// Without GPU support, code that has a GPU is unreachable.
+#![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
+
+mod constants;
+mod exchange;
+mod sums;
+
+pub use exchange::{Neighbour, PeerExchange, PeerInbox, RowPlaces};
+pub use sums::{PeerSums, SumsTable};
+
+use super::{Buffer, Device, Gpu, Pinned, Ptr};
+use crate::Error;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// GPUs that access each other's memory, one for each part.
+///
+/// Waits of kernels end with the signal that they wait for, with the time limit, or with
+/// [`end`](Self::end). After one of the latter all waits end at once, and what is computed is
+/// worthless, until the group is [restarted](Self::restart).
+#[derive(Debug)]
+pub struct PeerGroup {
+    gpus: Vec<Gpu>,
+    /// A word that ends all waits.
+    ended: Pinned<u32>,
+    limit: Duration,
+    /// Numbers of rounds and flags of all parts.
+    words: Mutex<Vec<Arc<Buffer<u32>>>>,
+    /// Memory that other parts write to.
+    kept: Mutex<Vec<Arc<dyn Kept>>>,
+}
+
+/// Memory that lives as long as the group.
+trait Kept: std::fmt::Debug + Send + Sync {}
+
+impl<T: std::fmt::Debug + Send + Sync> Kept for Buffer<T> {}
+
+impl PeerGroup {
+    /// Creates a group of different GPUs, whose kernels wait for each other no longer than `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceUnavailable`] for a device that is no GPU, is there more than once, or cannot
+    /// access the memory of another one; [`Error::Gpu`].
+    pub fn new(devices: &[Device], limit: Duration) -> Result<Arc<Self>, Error> {
+        let refused = |device: &Device, reason: String| {
+            Err(Error::DeviceUnavailable { device: device.to_string(), reason })
+        };
+        let mut gpus: Vec<Gpu> = Vec::new();
+        for device in devices {
+            let Device::Cuda(gpu) = device else {
+                return refused(device, "the parts are all on GPUs or all on the CPU".to_owned());
+            };
+            if gpus.contains(gpu) {
+                return refused(device, "two parts cannot share a GPU".to_owned());
+            }
+            for other in &gpus {
+                if !(gpu.can_access(*other)? && other.can_access(*gpu)?) {
+                    return refused(device, format!("it cannot access the memory of {other}"));
+                }
+            }
+            gpus.push(*gpu);
+        }
+        let Some(first) = gpus.first() else {
+            return refused(&Device::Cpu, "there is no GPU for a part".to_owned());
+        };
+        let ended = first.pinned(1)?;
+        let (words, kept) = (Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { gpus, ended, limit, words, kept }))
+    }
+
+    /// Device of a part.
+    pub fn device(&self, rank: usize) -> Device {
+        Device::Cuda(self.gpus[rank])
+    }
+
+    /// Ends the present and all later waits.
+    pub fn end(&self) {
+        self.ended().store(1, Relaxed);
+    }
+
+    /// Makes the group usable again. No host thread of a part is in a call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`].
+    pub fn restart(&self) -> Result<(), Error> {
+        if self.ended().load(Relaxed) == 0 {
+            return Ok(());
+        }
+        self.gpus.iter().try_for_each(Gpu::synchronize)?;
+        for words in locked(&self.words).iter() {
+            words.write(words.gpu().queue(), &vec![0; words.len()])?;
+        }
+        self.ended().store(0, Relaxed);
+        Ok(())
+    }
+
+    /// Checks that no wait has ended without its signal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Communication`].
+    pub fn check(&self) -> Result<(), Error> {
+        if self.ended().load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let message =
+            format!("a GPU has failed, or another one has waited for it for {:?}", self.limit);
+        Err(Error::Communication { message })
+    }
+
+    fn ended(&self) -> &AtomicU32 {
+        // SAFETY: an aligned word that lives as long as `self`; kernels and the host set it alone.
+        unsafe { AtomicU32::from_ptr(self.ended.start()) }
+    }
+
+    /// Address of the word that ends waits, and the time limit in nanoseconds.
+    fn waits(&self) -> (Ptr<u32>, u64) {
+        let limit = u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX);
+        (Ptr::from_address(self.ended.start() as u64), limit)
+    }
+
+    /// Zeroed words of a part that a restart clears.
+    fn words(&self, rank: usize, len: usize) -> Result<Arc<Buffer<u32>>, Error> {
+        let words = Arc::new(self.gpus[rank].zeroed_for(&self.gpus, len)?);
+        locked(&self.words).push(words.clone());
+        Ok(words)
+    }
+
+    /// Zeroed memory of a part that the other parts write to.
+    fn memory<T>(&self, rank: usize, len: usize) -> Result<Arc<Buffer<T>>, Error>
+    where
+        T: Copy + std::fmt::Debug + Send + Sync + 'static,
+    {
+        let memory = Arc::new(self.gpus[rank].zeroed_for(&self.gpus, len)?);
+        locked(&self.kept).push(memory.clone());
+        Ok(memory)
+    }
+}
+
+impl Drop for PeerGroup {
+    fn drop(&mut self) {
+        // Other GPUs may still write to the memory of a part.
+        self.gpus.iter().for_each(|gpu| drop(gpu.synchronize()));
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
