@@ -6,11 +6,15 @@
 
 use sparseop::matrix::gallery;
 use sparseop::{Device, Error};
-use sparseop_distributed::{Devices, DistributedOp};
+use sparseop_distributed::{Devices, DistributedBuilder};
 use sparseop_solvers::{Method, Settings};
+use std::time::Duration;
 
 /// Iterations of a run.
 const ITERATIONS: usize = 2048;
+
+/// Longest wait of a part for another one.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs, of which the fastest counts.
 const RUNS: usize = 5;
@@ -27,7 +31,7 @@ fn main() -> Result<(), Error> {
         Settings { tolerance: 1e-300, max_iterations: ITERATIONS, ..Settings::default() };
     let (b, mut first, mut alone) = (vec![1.0; a.nrows()], None, f64::NAN);
     for devices in groups {
-        let op = DistributedOp::auto(&a, &devices)?;
+        let op = DistributedBuilder::new(&devices).time_limit(LIMIT).build(&a)?;
         print!("{}", op.explain());
         let mut least = f64::INFINITY;
         for _ in 0..RUNS {

@@ -68,14 +68,13 @@ impl SummationOrder {
         Self::Lanes((length as u32 / 4).next_power_of_two().clamp(2, 32))
     }
 
-    /// True if a plan sums the entries of a row in this order on a device.
+    /// True if a plan sums the entries of a row in this order on a device. GPUs have an order of
+    /// their own.
     pub(crate) fn admits(self, plan: &Plan, device: &Device) -> bool {
         match (self, plan) {
-            // A thread for a row.
-            (Self::Sequential, Plan::Csr(CsrPlan::Scalar)) => *device != Device::Cpu,
             // Slices of whole vectors, which have at most 16 lanes.
             (Self::Sequential, Plan::Sell(plan)) => plan.c().is_multiple_of(16),
-            (Self::Sequential, Plan::Jds(plan)) => *plan == Self::JDS,
+            (Self::Sequential, Plan::Jds(plan)) => *device == Device::Cpu && *plan == Self::JDS,
             (Self::Lanes(lanes), Plan::Csr(CsrPlan::Vector(width))) => lanes == *width,
             _ => false,
         }
@@ -83,12 +82,13 @@ impl SummationOrder {
 
     const JDS: JdsPlan = JdsPlan { layout: JdsLayout::Diagonals, tail: None };
 
-    /// A plan for any rows: its packed matrix has no padding.
-    fn any(self) -> Plan {
-        match self {
-            Self::Sequential => Plan::Jds(Self::JDS),
+    /// A plan for any rows. On the CPU its packed matrix has no padding.
+    fn any(self, device: &Device) -> Result<Plan, Error> {
+        Ok(match self {
+            Self::Sequential if *device == Device::Cpu => Plan::Jds(Self::JDS),
+            Self::Sequential => "sell(c:32,sigma:4096)".parse()?,
             Self::Lanes(lanes) => Plan::Csr(CsrPlan::Vector(lanes)),
-        }
+        })
     }
 
     /// The plan of this order that is predicted to be the fastest, and its predicted seconds if the
@@ -111,7 +111,7 @@ impl SummationOrder {
         let fastest = timed.min_by(|a, b| a.0.total_cmp(&b.0));
         Ok(match fastest {
             Some((nanoseconds, plan)) => (plan.clone(), Some(nanoseconds * 1e-9)),
-            None => (self.any(), None),
+            None => (self.any(device)?, None),
         })
     }
 
@@ -148,11 +148,9 @@ mod tests {
         assert_eq!(of(&[]), SummationOrder::Sequential);
         assert_eq!(of(&[1, 1, 1, 40]), SummationOrder::Lanes(8));
         assert_eq!(of(&[100; 9]), SummationOrder::Lanes(32));
-        assert!(
-            [SummationOrder::Sequential, SummationOrder::Lanes(8)]
-                .iter()
-                .all(|o| o.admits(&o.any(), &Device::Cpu))
-        );
+        for order in [SummationOrder::Sequential, SummationOrder::Lanes(8)] {
+            assert!(order.admits(&order.any(&Device::Cpu).unwrap(), &Device::Cpu));
+        }
     }
 
     /// Products of some rows by an operator of their own.

@@ -194,7 +194,10 @@ impl GpuPasses {
             // SAFETY: as below; the group keeps the memory of the sums.
             return unsafe { peers.combine.launch(queue, launch) };
         }
-        let (partials, arrivals) = self.scratch(queue)?;
+        let (partials, arrivals) = match pass.sums[0] {
+            Partner::Absent => (Ptr::NULL, Ptr::NULL),
+            _ => self.scratch(queue)?,
+        };
         let launch = Launch::new(frame.blocks, BLOCK).with(kernels::vector::Combine {
             y,
             u,
