@@ -152,6 +152,10 @@ fn work(name: &str) -> Result<(), Error> {
             arm();
             return market::read::<f64>(&path).map(drop);
         }
+        "write" => {
+            arm();
+            return market::write(&path, a.view());
+        }
         generated if generated.starts_with(gallery::Spec::PREFIX) => {
             arm();
             return generated.parse::<gallery::Spec>()?.generate::<f64>().map(drop);
@@ -193,7 +197,7 @@ fn every_large_allocation_may_fail() {
     let plans = FormatKind::ALL.iter().flat_map(plans);
     let mut failures = 0;
     let mut wrong = Vec::new();
-    let works = ["read", "predict", "check"].into_iter().chain(GENERATED);
+    let works = ["read", "write", "predict", "check"].into_iter().chain(GENERATED);
     for name in works.chain(plans.copied()) {
         for number in 0.. {
             let child = Command::new(std::env::current_exe().unwrap())
