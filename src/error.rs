@@ -435,7 +435,7 @@ pub enum Error {
         message: String,
     },
     /// Another part of a distributed operator has failed.
-    #[error("rank {rank} has failed: {message}")]
+    #[error("rank {rank} has failed: {}", printable(message))]
     RankFailed {
         /// Number of the part, from 0.
         rank: usize,
@@ -443,7 +443,7 @@ pub enum Error {
         message: String,
     },
     /// Messages among the parts of a distributed operator fail or do not arrive in time.
-    #[error("communication between ranks: {message}")]
+    #[error("communication between ranks: {}", printable(message))]
     Communication {
         /// The failure, and a remedy.
         message: String,

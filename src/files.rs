@@ -25,7 +25,7 @@ use std::sync::Arc;
 use temporary::Temporary;
 
 /// Size of the write buffer, in bytes.
-const BUFFER: usize = 1 << 18;
+const BUFFER: usize = 1 << 15;
 
 /// Permission bits of new files of the user, subject to the umask.
 const PUBLIC: u32 = 0o666;

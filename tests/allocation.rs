@@ -32,7 +32,8 @@ static ALLOCATOR: Counting = Counting;
 const TRIES: usize = 10;
 
 /// Allocations of a hundred products and of a hundred products with the axpby epilogue.
-fn allocations(pool: &rayon::ThreadPool, plan: &Plan, spec: &str) -> usize {
+fn allocations(pools: &[rayon::ThreadPool; 2], plan: &Plan, spec: &str) -> usize {
+    let [lone, pool] = pools;
     let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
     let op = match SparseOpBuilder::new().tuning(Tuning::Fixed(plan.clone())).build(&a) {
         // The format does not hold the matrix.
@@ -49,6 +50,11 @@ fn allocations(pool: &rayon::ThreadPool, plan: &Plan, spec: &str) -> usize {
         (0..products).for_each(|_| both());
         ALLOCATIONS.load(SeqCst) - before
     };
+    // On one thread, from the second product.
+    let alone = lone.install(|| {
+        after(1);
+        after(10)
+    });
     let mut hundred = || {
         // The allocations of the first products are not counted.
         after(10);
@@ -60,18 +66,19 @@ fn allocations(pool: &rayon::ThreadPool, plan: &Plan, spec: &str) -> usize {
         fewest
     };
     // With the team of threads, and within a pool.
-    hundred() + pool.install(hundred)
+    alone + hundred() + pool.install(hundred)
 }
 
 #[test]
 fn a_product_allocates_nothing() {
-    // One pool for the whole test: threads that end allocate too.
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+    // The same pools for the whole test: threads that end allocate too.
+    let pools =
+        [1, 3].map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
     for text in FormatKind::ALL.iter().flat_map(|k| k.examples()) {
         let plan = text.parse().unwrap();
         // One product on a single thread, and one on several.
         for spec in ["banded,rows=500", "poisson2d,n=200"] {
-            assert_eq!(allocations(&pool, &plan, spec), 0, "{text} on {spec}");
+            assert_eq!(allocations(&pools, &plan, spec), 0, "{text} on {spec}");
         }
     }
 }

@@ -72,14 +72,30 @@ fn row_sums(a: &CsrMatrix<f64>) -> Vec<f64> {
     a.row_ptr().windows(2).map(|row| a.values()[row[0]..row[1]].iter().sum()).collect()
 }
 
+/// The product of the transposed matrix.
+fn transposed_product(a: &CsrMatrix<f64>, x: &[f64]) -> Vec<f64> {
+    let mut y = vec![0.0; a.ncols()];
+    for (row, x) in x.iter().enumerate() {
+        let (columns, values) = a.view().row(row);
+        columns.iter().zip(values).for_each(|(column, value)| y[*column as usize] += value * x);
+    }
+    y
+}
+
 #[track_caller]
 fn assert_near(y: &[f64], expected: &[f64]) {
     let is_near = |(y, e): (&f64, &f64)| (y - e).abs() <= 1e-9 * e.abs().max(1.0);
     assert!(y.len() == expected.len() && y.iter().zip(expected).all(is_near));
 }
 
-/// Everything that one operator does, with right results.
-fn use_of(op: &mut SparseOp<f64>, a: &CsrMatrix<f64>) -> Result<(), Error> {
+/// Multiplies the values, without an allocation.
+fn scale(a: &mut CsrMatrix<f64>, factor: f64) {
+    a.values_mut().iter_mut().for_each(|value| *value *= factor);
+}
+
+/// Everything that one operator does, with right results. `a` is the matrix of the operator, with
+/// other values after an update.
+fn use_of(op: &mut SparseOp<f64>, a: &mut CsrMatrix<f64>) -> Result<(), Error> {
     const VECTORS: usize = 2;
     let (x, mut y) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
     let product = row_sums(a);
@@ -96,13 +112,32 @@ fn use_of(op: &mut SparseOp<f64>, a: &CsrMatrix<f64>) -> Result<(), Error> {
     let both = product.iter().flat_map(|sum| [*sum; VECTORS]);
     assert_near(&y_of_both, &both.collect::<Vec<_>>());
     op.apply_transpose(&product, &mut y)?;
-    op.update_values(a.values())
+    assert_near(&y, &transposed_product(a, &product));
+    scale(a, 2.0);
+    if let Err(error) = op.update_values(a.values()) {
+        scale(a, 0.5);
+        return Err(error);
+    }
+    let twice: Vec<f64> = product.iter().map(|sum| 2.0 * sum).collect();
+    op.apply(&x, &mut y)?;
+    assert_near(&y, &twice);
+    op.apply_transpose(&product, &mut y)?;
+    assert_near(&y, &transposed_product(a, &product));
+    Ok(())
 }
+
+/// Generators of every way to a pattern and to values.
+const GENERATED: [&str; 4] = [
+    "gallery:femrandom,nodes=1k,values=laplacian",
+    "gallery:rmat,scale=13,degree=4,values=pattern",
+    "gallery:random,nnz=150k,seed=12",
+    "gallery:circuit,rows=30k,dense=1,length=30k",
+];
 
 /// The work of a process. After a failure the operator multiplies rightly.
 fn work(name: &str) -> Result<(), Error> {
     FAILS.store(usize::MAX, SeqCst);
-    let a = matrix();
+    let mut a = matrix();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mtx");
     market::write(&path, a.view())?;
@@ -117,15 +152,23 @@ fn work(name: &str) -> Result<(), Error> {
             arm();
             return market::read::<f64>(&path).map(drop);
         }
+        "write" => {
+            arm();
+            return market::write(&path, a.view());
+        }
+        generated if generated.starts_with(gallery::Spec::PREFIX) => {
+            arm();
+            return generated.parse::<gallery::Spec>()?.generate::<f64>().map(drop);
+        }
         "predict" => Tuning::Predict,
         "check" => Tuning::Check,
         plan => Tuning::Fixed(plan.parse()?),
     };
     arm();
     let mut op = builder.tuning(tuning).build(&a)?;
-    let used = use_of(&mut op, &a);
+    let used = use_of(&mut op, &mut a);
     if used.is_err() && reached() {
-        use_of(&mut op, &a).expect("there is memory again");
+        use_of(&mut op, &mut a).expect("there is memory again");
     }
     used
 }
@@ -154,7 +197,8 @@ fn every_large_allocation_may_fail() {
     let plans = FormatKind::ALL.iter().flat_map(plans);
     let mut failures = 0;
     let mut wrong = Vec::new();
-    for name in ["read", "predict", "check"].into_iter().chain(plans.copied()) {
+    let works = ["read", "write", "predict", "check"].into_iter().chain(GENERATED);
+    for name in works.chain(plans.copied()) {
         for number in 0.. {
             let child = Command::new(std::env::current_exe().unwrap())
                 .args(["every_large_allocation_may_fail", "--exact", "--nocapture"])

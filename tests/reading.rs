@@ -52,4 +52,18 @@ fn a_file_is_read_without_its_text_in_memory() {
         // The entries in the order of the file, and the arrays that they become.
         assert!(peak <= arrays * 9 / 4 + WINDOW, "{name}: {peak} bytes for {arrays}");
     }
+    // Comments and lines without an end are refused before they are in memory.
+    let banner = "%%MatrixMarket matrix coordinate real general\n";
+    let long = "% words\n".repeat(2 * WINDOW / 8);
+    let blank = " ".repeat(2 * WINDOW);
+    for lines in [long + "1 1 1\n", "1 1 1\n".to_owned() + &blank] {
+        let path = folder.path().join("long.mtx");
+        std::fs::write(&path, banner.to_owned() + &lines).unwrap();
+        let before = IN_USE.load(SeqCst);
+        PEAK.store(before, SeqCst);
+        let refused = market::read::<f64>(&path).unwrap_err().to_string();
+        let peak = PEAK.load(SeqCst) - before;
+        assert!(refused.contains("have more than 16777216 bytes"), "{refused}");
+        assert!(peak <= WINDOW, "{peak} bytes");
+    }
 }

@@ -135,11 +135,11 @@ fn printable_lines(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The error and its causes, without those that the text already quotes.
+/// The error and its causes in one line, without those that the text already quotes.
 pub(super) fn cause_chain(error: &anyhow::Error) -> String {
     error
         .chain()
-        .map(ToString::to_string)
+        .map(|cause| sparseop::printable(&cause.to_string()).into_owned())
         .reduce(|said, cause| if said.contains(&cause) { said } else { format!("{said}: {cause}") })
         .unwrap_or_default()
 }

@@ -9,10 +9,10 @@ mod library;
 use common::stdout;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sparseop");
 
@@ -148,46 +148,79 @@ fn a_home_that_cannot_be_written_or_found_is_no_error() {
     }
 }
 
-/// Kills a command at some moments of its time, and checks the folder after each kill and after a
-/// whole run.
-fn check_kills(args: &str, check_whole: impl Fn(&Path)) {
+/// True if a temporary file is in the folder.
+fn is_writing(folder: &Path) -> bool {
+    files(folder).iter().any(|file| is_temporary(file))
+}
+
+fn is_temporary(file: &Path) -> bool {
+    file.file_name().unwrap().to_string_lossy().starts_with(".sparseop-")
+}
+
+/// Kills runs of a command at some moments of its time and while it writes, each with a new store,
+/// and checks the outputs after each kill and after a whole run. `check` gets an output, which is a
+/// file or in a folder.
+fn check_kills(args: &str, output: &str, check: impl Fn(&Path)) {
     const KILLS: u32 = 4;
-    let folder = tempfile::tempdir().unwrap();
-    let run = || {
-        let (code, said) = said(program(args, folder.path()));
-        assert!(code == Some(0) && !said.contains("damaged"), "{args}: {said}");
-        check_whole(folder.path());
+    let outputs = |folder: &Path| {
+        let path = folder.join(output);
+        let mut found = if path.is_file() { vec![path] } else { files(&path) };
+        found.retain(|file| !is_temporary(file));
+        found.iter().for_each(|file| check(file));
+        found.len()
     };
-    let begin = Instant::now();
-    run();
-    let time = begin.elapsed();
+    let run = |folder: &Path| {
+        let begin = Instant::now();
+        let (code, said) = said(program(args, folder));
+        assert!(code == Some(0) && !said.contains("damaged"), "{args}: {said}");
+        assert!(outputs(folder) > 0, "{args}: no output");
+        begin.elapsed()
+    };
+    let first = tempfile::tempdir().unwrap();
+    let time = run(first.path());
+    let (mut killed, mut writing) = (0, 0);
     for kill in 0..KILLS {
+        let folder = tempfile::tempdir().unwrap();
+        // With an output to replace, or without one.
+        let before = first.path().join(output);
+        if kill % 4 >= 2 && before.is_file() {
+            fs::copy(before, folder.path().join(output)).unwrap();
+        }
+        let begin = Instant::now();
         let mut child = program(args, folder.path()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(time * (2 * kill + 1) / (2 * KILLS));
+        let is_due = || match kill % 2 {
+            0 => begin.elapsed() >= time * (2 * kill + 1) / (2 * KILLS),
+            _ => is_writing(folder.path()),
+        };
+        while child.try_wait().unwrap().is_none() && !is_due() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
         child.kill().unwrap();
-        child.wait().unwrap();
-        check_whole(folder.path());
+        if child.wait().unwrap().signal() == Some(libc::SIGKILL) {
+            killed += 1;
+            writing += u32::from(is_writing(folder.path()));
+        }
+        outputs(folder.path());
+        run(folder.path());
     }
-    run();
+    assert!(killed >= KILLS / 2 && writing > 0, "{args}: {killed} killed, {writing} writing");
 }
 
 #[test]
 fn a_kill_at_any_moment_leaves_whole_files() {
-    let text = |path: PathBuf| fs::read_to_string(path).ok();
+    let text = |path: &Path| fs::read_to_string(path).unwrap();
     let first = std::cell::OnceCell::new();
-    check_kills(WRITE, |folder| {
-        let found = text(folder.join("a.mtx")).unwrap();
-        assert!(*first.get_or_init(|| found.clone()) == found, "the file is another one");
+    check_kills(WRITE, "a.mtx", |path| {
+        assert!(*first.get_or_init(|| text(path)) == text(path), "the file is another one");
     });
-    check_kills(REPORT, |folder| {
-        assert!(text(folder.join("page.html")).unwrap().trim_end().ends_with("</html>"));
+    check_kills(REPORT, "page.html", |path| {
+        assert!(text(path).trim_end().ends_with("</html>"));
     });
-    check_kills(TUNE, |folder| {
-        stdout(&["profile", "show", folder.join("mine.ron").to_str().unwrap()]);
+    check_kills(TUNE, "mine.ron", |path| {
+        stdout(&["profile", "show", path.to_str().unwrap()]);
     });
-    check_kills(CALIBRATE, |folder| {
-        let entries = files(&folder.join("store")).into_iter().filter_map(text);
-        entries.for_each(|entry| assert!(entry.trim_end().ends_with(')'), "{entry}"));
+    check_kills(CALIBRATE, "store", |path| {
+        assert!(text(path).trim_end().ends_with(')'), "{}", text(path));
     });
 }
 

@@ -50,4 +50,36 @@ fn names_reach_the_terminal_without_control_characters() {
     let said = String::from_utf8(output).unwrap();
     assert!(said.contains("a\\u{1b}[2J\\nb.mtx") && !said.contains('\u{1b}'), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
+    // Profiles, records, tables, vectors and outputs, also those that are missing.
+    let given = "gallery:small,n=30";
+    let rows: [&[&str]; 8] = [
+        &["profile", "check", path],
+        &["profile", "show", path],
+        &["analyze", given, "--profile", path],
+        &["tune", "--from", path, "--out", "/dev/null"],
+        &["tune", given, "--classes", path, "--out", "/dev/null"],
+        &["apply", given, "--x", path],
+        &["apply", given, "--out", "/nowhere/a\u{1b}[2J\nb.mtx"],
+        &["analyze", "/nowhere/a\u{1b}[2J\nb.mtx"],
+    ];
+    for args in rows {
+        let output = sparseop(args).assert().code(1).get_output().clone();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains("a\\u{1b}[2J\\nb.mtx"), "{args:?}: {said}");
+        let is_printable = |c: char| c == '\n' || !c.is_control();
+        assert!(said.chars().all(is_printable), "{args:?}: {said:?}");
+    }
+    // Members of an archive, between which there is no choice.
+    let second = folder.path().join("b\u{1b}[2J.mtx");
+    fs::copy(&file, &second).unwrap();
+    let archive = folder.path().join("members.tar.gz");
+    let mut tar = std::process::Command::new("tar");
+    tar.arg("-C").arg(folder.path()).arg("-czf").arg(&archive);
+    tar.args([&file, &second].map(|path| path.file_name().unwrap()));
+    if tar.status().is_ok_and(|status| status.success()) {
+        let args = ["analyze", archive.to_str().unwrap()];
+        let output = sparseop(&args).assert().code(1).get_output().stderr.clone();
+        let said = String::from_utf8(output).unwrap();
+        assert!(said.contains("a\\u{1b}[2J\\nb.mtx") && !said.contains('\u{1b}'), "{said:?}");
+    }
 }

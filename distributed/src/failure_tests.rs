@@ -5,7 +5,7 @@ use crate::comm::{Communicator, agree, gather_words};
 use crate::part::{PartOp, PartSettings};
 use crate::threads::{ThreadRank, on_threads};
 use sparseop::matrix::{CsrMatrix, gallery};
-use sparseop::{Error, ErrorKind, SparseOpBuilder};
+use sparseop::{Error, ErrorKind, Scalar, SparseOpBuilder};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,14 +24,15 @@ fn errors(
         found.lock().unwrap()[rank.rank()] = result.err();
         failed.map_err(|()| Error::Communication { message: String::new() })
     });
-    assert!(begin.elapsed() < 20 * LIMIT, "{:?}", begin.elapsed());
+    // The limit, and time for threads that begin late on a busy machine.
+    assert!(begin.elapsed() < LIMIT + Duration::from_secs(4), "{:?}", begin.elapsed());
     found.into_inner().unwrap()
 }
 
-fn part(rank: &Arc<ThreadRank>, offsets: &[usize], own: usize) -> Result<PartOp<f64>, Error> {
+fn part<T: Scalar>(rank: &Arc<ThreadRank>, offsets: &[usize], own: usize) -> Result<(), Error> {
     let settings = PartSettings { builder: SparseOpBuilder::new(), same_bits: true, group: None };
-    let a = CsrMatrix::<f64>::zeros(own, offsets[offsets.len() - 1]).unwrap();
-    PartOp::build(rank.clone(), &settings, offsets.into(), offsets.into(), a.view())
+    let a = CsrMatrix::<T>::zeros(own, offsets[offsets.len() - 1]).unwrap();
+    PartOp::build(rank.clone(), &settings, offsets.into(), offsets.into(), a.view()).map(drop)
 }
 
 #[test]
@@ -77,18 +78,27 @@ fn ranks_that_differ_are_refused_by_all() {
     let ranks = ThreadRank::group(3, Duration::from_secs(60), None);
     let differing = errors(&ranks, |rank| {
         let offsets = if rank.rank() == 2 { [0, 2, 4, 6] } else { [0, 2, 4, 7] };
-        part(rank, &offsets, 2).map(|_| ())
+        part::<f64>(rank, &offsets, 2)
     });
     for error in &differing {
         let message = error.as_ref().unwrap().to_string();
         assert!(message.contains("ranks 0 and 2 have different rows of the matrix (7 and 6)"));
     }
-    let cut = errors(&ranks, |rank| part(rank, &[0, 3, 6], 2).map(|_| ()));
+    let cut = errors(&ranks, |rank| part::<f64>(rank, &[0, 3, 6], 2));
     for error in &cut {
         let message = error.as_ref().unwrap().to_string();
         assert!(message.contains("there are 2 parts for 3 ranks"), "{message}");
     }
-    let short = errors(&ranks, |rank| part(rank, &[0, 2, 4, 6], 1 + rank.rank() % 2).map(|_| ()));
+    let types = errors(&ranks, |rank| match rank.rank() {
+        1 => part::<f32>(rank, &[0, 2, 4, 6], 2),
+        _ => part::<f64>(rank, &[0, 2, 4, 6], 2),
+    });
+    for error in &types {
+        let error = error.as_ref().unwrap();
+        assert!(matches!(error, Error::RanksDiffer { .. }), "{error}");
+        assert!(error.to_string().contains("bytes of a number (8 and 4)"), "{error}");
+    }
+    let short = errors(&ranks, |rank| part::<f64>(rank, &[0, 2, 4, 6], 1 + rank.rank() % 2));
     assert!(short.iter().all(Option::is_some), "{short:?}");
     assert!(matches!(short[0], Some(Error::RanksDiffer { .. })), "{short:?}");
     assert!(matches!(short[1], Some(Error::RankFailed { rank: 0, .. })), "{short:?}");

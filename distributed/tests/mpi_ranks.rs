@@ -189,17 +189,16 @@ fn fails(comm: &Arc<MpiRank>, how: &str) -> Result<(), Error> {
     }
     let begin = Instant::now();
     if how == "kill-in-solver" && last {
-        std::thread::spawn(|| {
+        let rank = comm.rank();
+        std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(300));
-            end_at_once();
+            end_at_once(rank);
         });
     }
     loop {
         op.apply(&b, &mut x)?;
         if how == "kill" && last && begin.elapsed() > Duration::from_millis(300) {
-            println!("rank {} is killed", comm.rank());
-            std::io::stdout().flush().unwrap();
-            end_at_once();
+            end_at_once(comm.rank());
         }
         if how == "kill-in-solver" {
             let settings = Settings { tolerance: 1e-14, ..Settings::default() };
@@ -211,7 +210,9 @@ fn fails(comm: &Arc<MpiRank>, how: &str) -> Result<(), Error> {
 }
 
 /// Ends this process by SIGKILL, as the kernel does without memory.
-fn end_at_once() {
+fn end_at_once(rank: usize) {
+    println!("rank {rank} is killed");
+    std::io::stdout().flush().unwrap();
     let own = std::process::id().to_string();
     std::process::Command::new("kill").args(["-9", &own]).status().unwrap();
 }

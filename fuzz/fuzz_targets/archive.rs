@@ -5,23 +5,13 @@
 use libfuzzer_sys::fuzz_target;
 use sparseop::matrix::CsrMatrix;
 use sparseop::matrix::market::Reader;
-use std::path::PathBuf;
-use std::sync::LazyLock;
-use std::{env, fs, process};
+use sparseop_fuzz::file_of;
 
 /// Limit below libFuzzer's own: a short file can unpack to many gigabytes.
 const MEMORY_LIMIT: u64 = 64 << 20;
 
-/// The file, in memory where there is such a folder.
-static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
-    let memory = PathBuf::from("/dev/shm");
-    let folder = if memory.is_dir() { memory } else { env::temp_dir() };
-    folder.join(format!("sparseop-fuzz-{}", process::id()))
-});
-
 fuzz_target!(|bytes: &[u8]| {
-    fs::write(&*FILE, bytes).unwrap();
-    if let Ok(a) = Reader::new().memory_limit(MEMORY_LIMIT).read::<f32>(&*FILE) {
+    if let Ok(a) = Reader::new().memory_limit(MEMORY_LIMIT).read::<f32>(file_of(bytes)) {
         let (nrows, ncols) = (a.nrows(), a.ncols());
         let (row_ptr, col_idx, values) = a.into_parts();
         assert!(CsrMatrix::try_new(nrows, ncols, row_ptr, col_idx, values).is_ok());

@@ -13,7 +13,7 @@ use sparseop::tuning::store::{DecisionKey, Store, StoredDecision};
 use sparseop::{Device, ScalarKind};
 use std::path::PathBuf;
 use std::sync::LazyLock;
-use std::{env, fs, process};
+use std::{fs, process};
 
 /// A store in memory where there is such a folder, the key of an entry, and its file.
 struct Place {
@@ -25,9 +25,8 @@ struct Place {
 }
 
 static PLACE: LazyLock<Place> = LazyLock::new(|| {
-    let memory = PathBuf::from("/dev/shm");
-    let folder = if memory.is_dir() { memory } else { env::temp_dir() };
-    let store = Store::below(&folder.join(format!("sparseop-fuzz-{}", process::id())));
+    let store =
+        Store::below(&sparseop_fuzz::folder().join(format!("sparseop-fuzz-{}", process::id())));
     let a = "poisson2d,n=4".parse::<Spec>().unwrap().generate::<f32>().unwrap();
     let analysis = Analysis::of(a.view());
     let device = Device::Cpu.spec();

@@ -91,5 +91,77 @@ mod tests {
         assert_eq!(lengths.kind(), ErrorKind::WrongLength);
         let missing = crate::matrix::market::read::<f32>("/nowhere/a.mtx").unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::Io);
+        // Text of files, users, the system and libraries may contain anything.
+        let foreign = || "a\nb\u{1b}[2J".to_owned();
+        let file = || std::path::PathBuf::from(foreign());
+        let io = |action| Error::io(action, file(), std::io::Error::other("no"));
+        let (text, message, device) = (foreign, foreign, foreign);
+        let errors = [
+            (Error::ZeroDiagonal { row: 1 }, ErrorKind::InvalidMatrix),
+            (Error::NotSquare { method: "cg", nrows: 1, ncols: 2 }, ErrorKind::InvalidMatrix),
+            (Error::CopyLength { expected: 1, found: 2 }, ErrorKind::WrongLength),
+            (Error::PlanText { text: text(), message: message() }, ErrorKind::InvalidArgument),
+            (Error::GalleryText { text: text(), message: message() }, ErrorKind::InvalidArgument),
+            (
+                Error::ForeignMemory {
+                    what: "vector",
+                    address: 1,
+                    device: "cuda:0".to_owned(),
+                    message: "it is freed".to_owned(),
+                },
+                ErrorKind::InvalidPointer,
+            ),
+            (
+                Error::DeviceUnavailable { device: device(), reason: message() },
+                ErrorKind::DeviceUnavailable,
+            ),
+            (
+                Error::WrongDevice {
+                    what: "x",
+                    expected: "cpu".to_owned(),
+                    found: "cuda:0".to_owned(),
+                },
+                ErrorKind::WrongDevice,
+            ),
+            (Error::HostMemory { needed: 2, limit: 1 }, ErrorKind::OutOfMemory),
+            (
+                Error::Gpu {
+                    device: "cuda:0".to_owned(),
+                    action: "launch".to_owned(),
+                    code: Some(700),
+                    message: message(),
+                },
+                ErrorKind::Gpu,
+            ),
+            (
+                Error::KernelCompile {
+                    kernel: "csr",
+                    architecture: "sm_90".to_owned(),
+                    message: message(),
+                    log: message(),
+                },
+                ErrorKind::Gpu,
+            ),
+            (io("read"), ErrorKind::Io),
+            (Error::Market { path: file(), line: Some(3), message: message() }, ErrorKind::Io),
+            (Error::Profile { origin: text(), message: message() }, ErrorKind::Io),
+            (Error::UpdatedByGraph { product: "with several vectors" }, ErrorKind::Unsupported),
+            (
+                Error::NotConverged {
+                    method: "cg",
+                    iterations: 3,
+                    residual: 0.5,
+                    reason: "it stagnates",
+                },
+                ErrorKind::NotConverged,
+            ),
+            (Error::RankFailed { rank: 1, message: message() }, ErrorKind::Communication),
+            (Error::Communication { message: message() }, ErrorKind::Communication),
+        ];
+        for (error, kind) in errors {
+            assert_eq!(error.kind(), kind, "{error}");
+            let line = error.to_string();
+            assert!(!line.is_empty() && !line.contains(char::is_control), "{line:?}");
+        }
     }
 }

@@ -148,6 +148,22 @@ mod tests {
 
     #[test]
     fn this_process_has_a_limit() {
+        /// Environment variable of a process with a limit of its address space.
+        const CHILD: &str = "SPARSEOP_TEST_LIMIT";
+        const KIB: u64 = 3 << 20;
         assert!(limit() >= 1 << 26 && limit() <= physical());
+        if std::env::var_os(CHILD).is_some() {
+            assert_eq!(address_space(), KIB << 10);
+            let fixed = physical().min(of_control_groups(files::system_text));
+            assert_eq!(limit(), fixed.min(KIB << 10));
+        } else if cfg!(all(unix, not(miri))) {
+            let mut shell = std::process::Command::new("sh");
+            let test = "memory::limit::tests::this_process_has_a_limit";
+            let script = format!("ulimit -v {KIB} && exec \"$0\" --exact {test}");
+            shell.args(["-c", &script]).arg(std::env::current_exe().unwrap()).env(CHILD, "1");
+            let output = shell.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::prepare::get_or_make;
 use super::*;
+use crate::Multivector;
 use crate::testing::{Oracle, chapter, x_vector};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -104,6 +105,43 @@ fn memory_limits_hold_on_every_device() {
     }));
     let invalid = Error::InvalidMatrix { format: "CSR", message: String::new() };
     assert!(!limited.is_due_to_gpu(&invalid));
+    let a = "webbase,rows=3k".parse::<crate::matrix::gallery::Spec>().unwrap();
+    let a = a.generate::<f64>().unwrap();
+    let csr = (a.nnz() * 12 + (a.nrows() + 1) * 8) as u64;
+    let (x, mut y) = (x_vector(a.ncols()), vec![0.0; a.nrows()]);
+    let (many, mut results) = (vec![1.0; 4 * a.ncols()], vec![0.0; 4 * a.nrows()]);
+    let (mut within, mut refused) = (0, 0);
+    for device in crate::testing::devices() {
+        for percent in [10, 50, 90, 100, 110, 150, 200, 220, 300] {
+            let limit = csr * percent / 100;
+            let builder = SparseOpBuilder::new().device(device.clone()).memory_limit(limit);
+            let op = match builder.build(&a) {
+                Ok(op) => op,
+                Err(error) => {
+                    assert_eq!(error.kind(), crate::ErrorKind::OutOfMemory, "{error}");
+                    refused += 1;
+                    continue;
+                }
+            };
+            let transposed = op.apply_transpose(&x, &mut y);
+            let spmm = op.apply_multi(
+                Multivector::row_major(&many[..], 4),
+                Multivector::row_major(&mut results[..], 4),
+            );
+            for result in [transposed, spmm] {
+                match result {
+                    Ok(()) => within += 1,
+                    Err(error) => {
+                        assert_eq!(error.kind(), crate::ErrorKind::OutOfMemory, "{error}");
+                        refused += 1;
+                    }
+                }
+                let found = op.memory_bytes();
+                assert!(found <= limit, "{found} bytes above {limit} on {device}: {}", op.plan());
+            }
+        }
+    }
+    assert!(within > 0 && refused > 0, "{within} within, {refused} refused");
     let mut op = SparseOp::auto(&chapter::matrix::<f32>()).unwrap();
     op.decision.fallback = Some("on the CPU: it is full".to_owned());
     assert!(op.explain().to_string().contains("\ndevice   on the CPU: it is full\n"));

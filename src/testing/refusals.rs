@@ -2,13 +2,15 @@
 //! before anything is written. Overlap of `x` and `y` is excluded by the borrow checker: see
 //! `SparseOp::apply`.
 
-use super::conformance::{devices, scattered};
+use super::conformance::{devices, fits, scattered};
 use super::devices::gpu;
 use super::spmm::{apply_multi, apply_multi_device};
+use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::Layout::RowMajor;
+use crate::formats::{FormatKind, Plan};
 use crate::matrix::CsrMatrix;
-use crate::{Error, SparseOp, SparseOpBuilder};
+use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 
 /// Content of every result vector, which must be unchanged afterwards.
 const UNTOUCHED: f64 = 7.5;
@@ -16,12 +18,6 @@ const UNTOUCHED: f64 = 7.5;
 /// 6 x 9.
 fn wide(device: &Device) -> SparseOp<f64> {
     let a = scattered(6, 9, |row| 1 + row % 3);
-    SparseOpBuilder::new().device(device.clone()).build(&a).unwrap()
-}
-
-fn square(device: &Device, diagonal: f64) -> SparseOp<f64> {
-    let a =
-        CsrMatrix::try_new(6, 6, (0..7).collect(), (0..6).collect(), vec![diagonal; 6]).unwrap();
     SparseOpBuilder::new().device(device.clone()).build(&a).unwrap()
 }
 
@@ -133,14 +129,49 @@ fn objects_on_another_device() {
 
 #[test]
 fn numbers_that_are_none_reach_the_rows_that_touch_them() {
-    for device in devices() {
-        let op = square(device, 2.0);
-        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            let mut vector = [1.0; 6];
-            vector[4] = bad;
-            let mut y = [0.0; 6];
-            op.apply(&vector, &mut y).unwrap();
-            assert!(!y[4].is_finite() && y[..4] == [2.0; 4]);
+    const ROWS: usize = 150;
+    const COLUMNS: usize = 211;
+    // Empty, short and long rows, and columns without an entry.
+    let a = scattered::<f64>(ROWS, COLUMNS, |row| match row % 25 {
+        0 | 7 => 0,
+        12 => 90,
+        _ => 1 + row % 6,
+    });
+    let (transposed, analysis) = (a.transpose(), Analysis::of(a.view()));
+    let plans = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
+    let plans = plans.map(|text| text.parse::<Plan>().unwrap());
+    let plans: Vec<Plan> = plans.filter(|plan| fits(plan, &analysis, f64::KIND)).collect();
+    assert!(plans.len() > FormatKind::ALL.len());
+    for (device, plan) in devices().iter().flat_map(|d| plans.iter().map(move |plan| (d, plan))) {
+        let builder = SparseOpBuilder::new().device(device.clone());
+        let op = builder.tuning(Tuning::Fixed(plan.clone())).build(&a).unwrap();
+        let check = |a: &CsrMatrix<f64>, at: usize, bad: f64, y: &[f64]| {
+            for (row, y) in y.iter().enumerate() {
+                let is_reached = a.view().row(row).0.contains(&(at as u32));
+                assert_eq!(y.is_finite(), !is_reached, "{bad} at {at}, row {row}, {plan}: {y}");
+            }
+        };
+        // Padding may stand for the first column, the last or any other.
+        for at in [0, 1, ROWS / 2, ROWS - 1, COLUMNS - 1] {
+            for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                let (mut x, mut y) = (vec![1.0; COLUMNS], vec![0.0; ROWS]);
+                x[at] = bad;
+                op.apply(&x, &mut y).unwrap();
+                check(&a, at, bad, &y);
+                let many: Vec<f64> = x.iter().flat_map(|x| [*x; 3]).collect();
+                let mut results = vec![0.0; 3 * ROWS];
+                apply_multi(&op, 3, &many, &mut results, RowMajor).unwrap();
+                (0..3).for_each(|k| {
+                    let one: Vec<f64> = results.iter().skip(k).step_by(3).copied().collect();
+                    check(&a, at, bad, &one);
+                });
+                if at < ROWS {
+                    let (mut x, mut y) = (vec![1.0; ROWS], vec![0.0; COLUMNS]);
+                    x[at] = bad;
+                    op.apply_transpose(&x, &mut y).unwrap();
+                    check(&transposed, at, bad, &y);
+                }
+            }
         }
     }
 }

@@ -229,7 +229,7 @@ impl<'a, T: Scalar> TimedEngine<'a, T> {
         let vectors_shape = self.engine.vectors_shape();
         let mut answer = || {
             // Elements that are not written stay NaN.
-            let mut y = vec![T::from_f64(f64::NAN); nrows * vectors_shape.count];
+            let mut y = sparseop::filled(nrows * vectors_shape.count, T::from_f64(f64::NAN))?;
             self.engine.answer(&mut y).map(|()| y)
         };
         let (first, second) = (answer()?, answer()?);

@@ -2,6 +2,7 @@
 
 use super::irregular::window;
 use super::random::{Purpose, Random, Shuffle, hash};
+use crate::{Error, memory};
 use std::fmt::{Display, Formatter};
 
 /// Rounds in which repeated columns are redrawn, before the row is filled up in order.
@@ -66,52 +67,55 @@ impl Columns {
 
     /// Stores `length` different columns of `matrix` in `columns`, ascending. `length` is at most
     /// the number of columns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
     pub(super) fn place(
         &self,
         row: usize,
         length: usize,
         matrix: &Placing,
         columns: &mut Vec<u32>,
-    ) {
+    ) -> Result<(), Error> {
         let ncols = matrix.ncols;
         let diagonal = matrix.diagonal(row);
         let near = |reach: usize| window(diagonal, reach.max(length), ncols);
         let mut random = Random::new(matrix.seed, Purpose::Row, row);
         match self {
-            Self::Band { reach } => random.distinct(near(*reach), length, columns),
+            Self::Band { reach } => random.distinct(near(*reach), length, columns)?,
             Self::Blocks { size } => {
                 let first = diagonal / size * size;
                 let block = first..ncols.min(first + size);
-                random.distinct(
-                    if length <= block.len() { block } else { near(0) },
-                    length,
-                    columns,
-                );
+                let range = if length <= block.len() { block } else { near(0) };
+                random.distinct(range, length, columns)?;
             }
             Self::Diagonals { offsets } => {
                 let places = (0..length).map(|k| {
                     let (beside, offset) = (k / offsets.len(), offsets[k % offsets.len()]);
                     ((diagonal + offset + beside) % ncols) as u32
                 });
+                memory::reserve(columns, length)?;
                 columns.extend(places);
                 columns.sort_unstable();
                 columns.dedup();
             }
-            Self::Anywhere => random.distinct(0..ncols, length, columns),
+            Self::Anywhere => random.distinct(0..ncols, length, columns)?,
             Self::Popular { power, scattered } => {
                 let column = |rank: usize| {
                     if *scattered { matrix.shuffle.of(rank as u64) as usize } else { rank }
                 };
                 random.draw(length, ROUNDS, columns, |random| {
                     column((random.unit().powf(*power) * ncols as f64) as usize)
-                });
-                fill(columns, length, (0..ncols).map(column));
+                })?;
+                fill(columns, length, (0..ncols).map(column))?;
             }
             Self::Runs { length: run, reach } => {
                 let near = near(*reach);
                 let runs = length.div_ceil(*run);
                 // Drawn as if runs were one column wide; then all but the last are shifted apart.
-                random.distinct(0..near.len() - length + runs, runs, columns);
+                random.distinct(0..near.len() - length + runs, runs, columns)?;
+                memory::reserve(columns, length - runs)?;
                 columns.resize(length, 0);
                 for k in (0..length).rev() {
                     let first = columns[k / run] as usize + k / run * (run - 1);
@@ -124,12 +128,12 @@ impl Columns {
                 let near = window(matrix.diagonal(group * rows), (*reach).max(length), ncols);
                 // Every row of the group has the first `common` of the same numbers.
                 let mut shared = Random::new(matrix.seed, Purpose::Group, group);
-                shared.distinct(near.clone(), common, columns);
-                random
-                    .draw(length, ROUNDS, columns, |random| near.start + random.below(near.len()));
+                shared.distinct(near.clone(), common, columns)?;
+                let next = |random: &mut Random| near.start + random.below(near.len());
+                random.draw(length, ROUNDS, columns, next)?;
             }
         }
-        fill(columns, length, (diagonal..ncols).chain(0..diagonal));
+        fill(columns, length, (diagonal..ncols).chain(0..diagonal))
     }
 }
 
@@ -178,12 +182,18 @@ impl Placing {
 }
 
 /// Adds elements of `others` that are absent, in order, until there are `length`.
-fn fill(columns: &mut Vec<u32>, length: usize, others: impl Iterator<Item = usize>) {
+fn fill(
+    columns: &mut Vec<u32>,
+    length: usize,
+    others: impl Iterator<Item = usize>,
+) -> Result<(), Error> {
     let present = columns.len();
     if present < length {
-        let drawn = columns.clone();
+        let drawn = memory::listed(columns.iter().copied())?;
+        memory::reserve(columns, length - present)?;
         let absent = others.map(|column| column as u32).filter(|c| drawn.binary_search(c).is_err());
         columns.extend(absent.take(length - present));
         columns.sort_unstable();
     }
+    Ok(())
 }

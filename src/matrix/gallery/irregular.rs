@@ -2,7 +2,7 @@
 
 use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random, Shuffle};
-use crate::parallel;
+use crate::{Error, memory, parallel};
 use std::ops::Range;
 
 /// R-MAT's probabilities of the four quadrants, row by row; those of Graph500.
@@ -33,52 +33,54 @@ fn around(
     count: usize,
     random: &mut Random,
     columns: &mut Vec<u32>,
-) {
+) -> Result<(), Error> {
     let Range { start, end } = window(diagonal, reach, n);
     // Drawn without the diagonal; the columns past it then move up by one.
-    random.distinct(start..end - 1, count, columns);
+    random.distinct(start..end - 1, count, columns)?;
     let before = columns.partition_point(|&c| (c as usize) < diagonal);
     columns[before..].iter_mut().for_each(|c| *c += 1);
+    memory::reserve(columns, 1)?;
     columns.insert(before, diagonal as u32);
+    Ok(())
 }
 
 /// Finite elements on an unstructured mesh: 3 unknowns per node, 10 to 35 neighbour nodes at most
 /// 3000 away.
-pub(super) fn femrandom(nodes: usize, seed: u64) -> GeneratedPattern {
+pub(super) fn femrandom(nodes: usize, seed: u64) -> Result<GeneratedPattern, Error> {
     let nodes = GeneratedPattern::by_rows(nodes, &|node, columns| {
         let mut random = Random::new(seed, Purpose::Row, node);
         let neighbours = random.within(10..=35);
-        around(node, 3000, nodes, neighbours, &mut random, columns);
-    });
+        around(node, 3000, nodes, neighbours, &mut random, columns)
+    })?;
     nodes.with_unknowns(3)
 }
 
 /// The diagonal and 8 to 24 more entries per row, at most 1000 away from it.
-pub(super) fn banded(rows: usize, seed: u64) -> GeneratedPattern {
+pub(super) fn banded(rows: usize, seed: u64) -> Result<GeneratedPattern, Error> {
     GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = random.within(8..=24);
-        around(row, 1000, rows, count, &mut random, columns);
+        around(row, 1000, rows, count, &mut random, columns)
     })
 }
 
 /// 10 to 22 entries per row, anywhere.
-pub(super) fn uniform(rows: usize, seed: u64) -> GeneratedPattern {
+pub(super) fn uniform(rows: usize, seed: u64) -> Result<GeneratedPattern, Error> {
     GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = random.within(10..=22);
-        random.distinct(0..rows, count, columns);
+        random.distinct(0..rows, count, columns)
     })
 }
 
 /// R-MAT graph (Chakrabarti, Zhan and Faloutsos, SDM'04) of 2^`scale` vertices, shuffled, with
 /// `degree` edges per vertex; repeated edges count one time.
-pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> GeneratedPattern {
+pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> Result<GeneratedPattern, Error> {
     let shuffle = Shuffle::below(seed, 1 << scale);
     let threshold = |share: f64| (share * 2f64.powi(64)) as u64;
     let [a, b, c, _] = QUADRANTS;
     let [right, lower, last] = [threshold(a), threshold(a + b), threshold(a + b + c)];
-    let mut edges = vec![(0, 0); degree << scale];
+    let mut edges = memory::try_zeroed(degree << scale)?;
     let blocks = edges.chunks_mut(EDGES_PER_STREAM).enumerate();
     parallel::for_each_item(blocks, |(block, edges)| {
         let mut random = Random::new(seed, Purpose::Edge, block);
@@ -98,7 +100,7 @@ pub(super) fn rmat(scale: usize, degree: usize, seed: u64) -> GeneratedPattern {
 }
 
 /// Power-law rows; most links are near the diagonal, the others go to few columns.
-pub(super) fn webbase(rows: usize, seed: u64) -> GeneratedPattern {
+pub(super) fn webbase(rows: usize, seed: u64) -> Result<GeneratedPattern, Error> {
     let (exponent, scale) = WEBBASE_LENGTHS;
     let (local, reach) = WEBBASE_LOCAL;
     GeneratedPattern::by_rows(rows, &|row, columns| {
@@ -112,42 +114,47 @@ pub(super) fn webbase(rows: usize, seed: u64) -> GeneratedPattern {
             } else {
                 (random.unit().powi(WEBBASE_SKEW) * rows as f64) as usize
             }
-        });
+        })
     })
 }
 
 /// The diagonal and 2 to 6 entries at most 100 away; `dense` rows, evenly spread, have instead
 /// `length` draws from all columns, of which repeated ones count one time.
-pub(super) fn circuit(rows: usize, dense: usize, length: usize, seed: u64) -> GeneratedPattern {
+pub(super) fn circuit(
+    rows: usize,
+    dense: usize,
+    length: usize,
+    seed: u64,
+) -> Result<GeneratedPattern, Error> {
     let (dense, length) = (dense.min(rows), length.min(rows));
     GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         // The dense rows are in the middle of equal sections.
         let section = row * dense / rows;
         if dense > 0 && row == (2 * section + 1) * rows / (2 * dense) {
-            random.draw(length, 1, columns, |random| random.below(rows));
+            random.draw(length, 1, columns, |random| random.below(rows))
         } else {
             let count = random.within(2..=6);
-            around(row, 100, rows, count, &mut random, columns);
+            around(row, 100, rows, count, &mut random, columns)
         }
     })
 }
 
 /// Rows of 200 to 8200 entries, the short ones more frequent, anywhere in `columns` columns.
-pub(super) fn lp(rows: usize, columns: usize, seed: u64) -> GeneratedPattern {
+pub(super) fn lp(rows: usize, columns: usize, seed: u64) -> Result<GeneratedPattern, Error> {
     GeneratedPattern::by_rows(rows, &|row, row_columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = 200 + (random.unit().powi(2) * 8001.0) as usize;
-        random.distinct(0..columns, count, row_columns);
+        random.distinct(0..columns, count, row_columns)
     })
 }
 
 /// Row lengths exp(N(2.5, 1.2)), rounded down, at most 20 000 away from the diagonal.
-pub(super) fn lognormal(rows: usize, seed: u64) -> GeneratedPattern {
+pub(super) fn lognormal(rows: usize, seed: u64) -> Result<GeneratedPattern, Error> {
     GeneratedPattern::by_rows(rows, &|row, columns| {
         let mut random = Random::new(seed, Purpose::Row, row);
         let count = (2.5 + 1.2 * random.normal()).exp() as usize;
-        random.distinct(window(row, 20_000, rows), count, columns);
+        random.distinct(window(row, 20_000, rows), count, columns)
     })
 }
 
@@ -159,7 +166,7 @@ pub(super) fn sweep(
     spread: usize,
     reach: usize,
     seed: u64,
-) -> GeneratedPattern {
+) -> Result<GeneratedPattern, Error> {
     // Parameters of the logarithms that give the requested mean and deviation.
     let variance = (1.0 + (spread as f64 / 100.0).powi(2)).ln();
     let mean = (length.max(1) as f64).ln() - variance / 2.0;
@@ -167,7 +174,7 @@ pub(super) fn sweep(
         let mut random = Random::new(seed, Purpose::Row, row);
         let drawn = (mean + variance.sqrt() * random.normal()).exp();
         let count = if length == 0 { 0 } else { drawn.round() as usize };
-        random.distinct(window(row, reach, rows), count, columns);
+        random.distinct(window(row, reach, rows), count, columns)
     })
 }
 
@@ -181,9 +188,9 @@ mod tests {
         let mut random = Random::new(1, Purpose::Row, 0);
         let mut columns = Vec::new();
         for diagonal in 0..9 {
-            around(diagonal, 2, 9, 100, &mut random, &mut columns);
+            around(diagonal, 2, 9, 100, &mut random, &mut columns).unwrap();
             assert!(columns.iter().map(|&c| c as usize).eq(window(diagonal, 2, 9)));
-            around(diagonal, 2, 9, 1, &mut random, &mut columns);
+            around(diagonal, 2, 9, 1, &mut random, &mut columns).unwrap();
             assert!(
                 columns.len() == 2
                     && columns.contains(&(diagonal as u32))
@@ -195,7 +202,7 @@ mod tests {
     #[test]
     fn circuits_have_the_requested_dense_rows() {
         for (rows, dense) in [(1000, 5), (1000, 0), (1000, 7), (997, 4)] {
-            let p = circuit(rows, dense, 200, 1);
+            let p = circuit(rows, dense, 200, 1).unwrap();
             assert_eq!(p.row_ptr.windows(2).filter(|w| w[1] - w[0] > 100).count(), dense);
         }
     }
@@ -203,7 +210,7 @@ mod tests {
     #[test]
     fn sweeps_have_the_wished_lengths() {
         let lengths = |length, spread| {
-            let p = sweep(20_000, length, spread, 5000, 1);
+            let p = sweep(20_000, length, spread, 5000, 1).unwrap();
             let lengths: Vec<f64> = p.row_ptr.windows(2).map(|w| (w[1] - w[0]) as f64).collect();
             let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
             let variance =
@@ -221,7 +228,7 @@ mod tests {
 
     #[test]
     fn fem_rows_come_in_equal_threes_of_full_blocks() {
-        let p = femrandom(200, 1);
+        let p = femrandom(200, 1).unwrap();
         for node in 0..200 {
             let row = |r: usize| &p.col_idx[p.row_ptr[r]..p.row_ptr[r + 1]];
             assert!(row(3 * node) == row(3 * node + 1) && row(3 * node) == row(3 * node + 2));

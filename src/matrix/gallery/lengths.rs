@@ -1,7 +1,7 @@
 //! Distributions of row lengths and orders of rows, drawn by a seed of `random`.
 
 use super::random::{Random, Shuffle};
-use crate::parallel;
+use crate::{Error, memory};
 use rayon::prelude::*;
 use statrs::function::erf::erf_inv;
 use std::fmt::{Display, Formatter};
@@ -212,6 +212,10 @@ impl Display for LengthOrder {
 
 /// Lengths of `nrows` rows with `total` entries, as nearly as rounded lengths allow, none longer
 /// than `longest`. `nrows * longest` is at least `total`.
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
 pub(super) fn lengths(
     law: &LengthLaw,
     order: LengthOrder,
@@ -219,9 +223,9 @@ pub(super) fn lengths(
     total: usize,
     longest: usize,
     seed: u64,
-) -> Vec<u32> {
+) -> Result<Vec<u32>, Error> {
     let strata = order.strata(nrows);
-    let factor = common_factor(law, strata, total as f64 / nrows as f64, longest as f64);
+    let factor = common_factor(law, strata, total as f64 / nrows as f64, longest as f64)?;
     let shuffle = Shuffle::below(seed, strata);
     let length = |row: usize| {
         let stratum = match order {
@@ -235,7 +239,7 @@ pub(super) fn lengths(
         };
         scaled(law.quantile((stratum as f64 + 0.5) / strata as f64), factor, longest as f64) as u32
     };
-    let mut lengths = parallel::map_each(nrows, length);
+    let mut lengths = memory::collected(nrows, length)?;
     // The quantiles of a mixture are not monotonic where one law ends and the other begins.
     if matches!(order, LengthOrder::Ascending | LengthOrder::Descending) {
         lengths.par_sort_unstable();
@@ -243,7 +247,7 @@ pub(super) fn lengths(
     if order == LengthOrder::Descending {
         lengths.reverse();
     }
-    lengths
+    Ok(lengths)
 }
 
 /// Length rounded to an integer of at most `longest`.
@@ -252,20 +256,20 @@ fn scaled(quantile: f64, factor: f64, longest: f64) -> f64 {
 }
 
 /// Factor by which rows have a mean length of `mean` after rounding and cutting off.
-fn common_factor(law: &LengthLaw, strata: usize, mean: f64, longest: f64) -> f64 {
+fn common_factor(law: &LengthLaw, strata: usize, mean: f64, longest: f64) -> Result<f64, Error> {
     // Quantile and weight. If there are too many strata to evaluate all, those of the longest rows
     // are sampled more densely.
     let points: Vec<(f64, f64)> = if strata <= 2 * POINTS {
         let all = (0..strata)
             .map(|k| (law.quantile((k as f64 + 0.5) / strata as f64), 1.0 / strata as f64));
-        all.collect()
+        memory::listed(all)?
     } else {
         let top = 1.0 - 0.5 / strata as f64;
         let point = |k| {
             let t: f64 = 1.0 - (k as f64 + 0.5) / POINTS as f64;
             (law.quantile((1.0 - t.powi(4)).min(top)), 4.0 * t.powi(3) / POINTS as f64)
         };
-        (0..POINTS).map(point).collect()
+        memory::listed((0..POINTS).map(point))?
     };
     let found =
         |factor| points.iter().map(|&(q, weight)| weight * scaled(q, factor, longest)).sum::<f64>();
@@ -276,5 +280,5 @@ fn common_factor(law: &LengthLaw, strata: usize, mean: f64, longest: f64) -> f64
         if found(middle.exp2()) < mean { low = middle } else { high = middle }
     }
     let [below, above] = [low.exp2(), high.exp2()];
-    if mean - found(below) < found(above) - mean { below } else { above }
+    Ok(if mean - found(below) < found(above) - mean { below } else { above })
 }

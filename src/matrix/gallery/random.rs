@@ -1,6 +1,7 @@
 //! Random numbers that depend on the seed and on the place they are for, never on the thread: a
 //! gallery matrix is therefore the same on any number of threads.
 
+use crate::{Error, memory};
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 use std::ops::{Range, RangeInclusive};
@@ -78,9 +79,19 @@ impl Random {
     /// Stores in `chosen` `count` different numbers of `range`, ascending, every such choice
     /// equally likely; the whole range if it is no longer than that. Takes time linear in `count`,
     /// except for the sorting.
-    pub(super) fn distinct(&mut self, range: Range<usize>, count: usize, chosen: &mut Vec<u32>) {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(super) fn distinct(
+        &mut self,
+        range: Range<usize>,
+        count: usize,
+        chosen: &mut Vec<u32>,
+    ) -> Result<(), Error> {
         let size = range.len();
         chosen.clear();
+        memory::reserve(chosen, count.min(size))?;
         if count >= size {
             chosen.extend(range.map(|c| c as u32));
         } else if count > size / 2 {
@@ -91,19 +102,25 @@ impl Random {
                 }
             }
         } else {
-            self.draw(count, usize::MAX, chosen, |random| range.start + random.below(size));
+            self.draw(count, usize::MAX, chosen, |random| range.start + random.below(size))?;
         }
+        Ok(())
     }
 
     /// Adds draws of `next` to `chosen` until it holds `count` different numbers, ascending. Gives
     /// up after `rounds`, because `next` may have fewer different values.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
     pub(super) fn draw(
         &mut self,
         count: usize,
         rounds: usize,
         chosen: &mut Vec<u32>,
         next: impl Fn(&mut Self) -> usize,
-    ) {
+    ) -> Result<(), Error> {
+        memory::reserve(chosen, count.saturating_sub(chosen.len()))?;
         for _ in 0..rounds {
             if chosen.len() >= count {
                 break;
@@ -114,6 +131,7 @@ impl Random {
             chosen.sort_unstable();
             chosen.dedup();
         }
+        Ok(())
     }
 }
 
@@ -166,7 +184,7 @@ mod tests {
         {
             let mut hits = vec![0; size];
             for _ in 0..200 {
-                random.distinct(7..7 + size, count, &mut chosen);
+                random.distinct(7..7 + size, count, &mut chosen).unwrap();
                 assert_eq!(chosen.len(), count.min(size));
                 assert!(chosen.is_sorted_by(|a, b| a < b));
                 chosen.iter().for_each(|&c| hits[c as usize - 7] += 1);

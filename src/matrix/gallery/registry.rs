@@ -4,6 +4,7 @@ use super::pattern::GeneratedPattern;
 use super::regular::{ROAD_SHARE, Stencil, dense, road};
 use super::structure::RandomStructure;
 use super::{Spec, irregular};
+use crate::Error;
 use crate::matrix::MAX_DIMENSION;
 
 /// A generator of the gallery: its name, its matrices and its parameters.
@@ -24,7 +25,7 @@ pub struct Entry {
     /// Shape and expected nonzeros for given sizes and seed.
     pub(super) shape: fn(&[usize], u64) -> MatrixSize,
     /// Places of the entries for given sizes and seed.
-    pub(super) pattern: fn(&[usize], u64) -> GeneratedPattern,
+    pub(super) pattern: fn(&[usize], u64) -> Result<GeneratedPattern, Error>,
 }
 
 /// A size parameter of a generator.

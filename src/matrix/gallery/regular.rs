@@ -2,6 +2,7 @@
 
 use super::pattern::GeneratedPattern;
 use super::random::{Purpose, hash};
+use crate::{Error, memory};
 
 /// Share of a grid's edges that `road` keeps: rows of 2.5 entries, as in road networks.
 pub(super) const ROAD_SHARE: f64 = 0.62;
@@ -29,10 +30,11 @@ impl Stencil {
         Self { extents, steps: all.filter(near).collect(), unknowns }
     }
 
-    pub(super) fn pattern(&self) -> GeneratedPattern {
+    pub(super) fn pattern(&self) -> Result<GeneratedPattern, Error> {
         let nodes: usize = self.extents.iter().product();
         GeneratedPattern::by_rows(nodes * self.unknowns, &|row, columns| {
-            self.columns(row / self.unknowns, columns)
+            self.columns(row / self.unknowns, columns);
+            Ok(())
         })
     }
 
@@ -54,7 +56,7 @@ impl Stencil {
 
 /// An `n` x `n` grid graph in which every edge is kept with probability [`ROAD_SHARE`]; symmetric,
 /// no diagonal.
-pub(super) fn road(n: usize, seed: u64) -> GeneratedPattern {
+pub(super) fn road(n: usize, seed: u64) -> Result<GeneratedPattern, Error> {
     // Both ends of an edge must agree on it, so that the edge is hashed instead of drawing from a
     // stream of random numbers.
     let kept = |edge| (hash(seed, Purpose::Edge, edge) as f64) < ROAD_SHARE * 2f64.powi(64);
@@ -74,12 +76,17 @@ pub(super) fn road(n: usize, seed: u64) -> GeneratedPattern {
         if y + 1 < n && south(node) {
             columns.push((node + n) as u32);
         }
+        Ok(())
     })
 }
 
 /// All `n` x `n` places.
-pub(super) fn dense(n: usize) -> GeneratedPattern {
-    GeneratedPattern::by_rows(n, &|_, columns| columns.extend(0..n as u32))
+pub(super) fn dense(n: usize) -> Result<GeneratedPattern, Error> {
+    GeneratedPattern::by_rows(n, &|_, columns| {
+        memory::reserve(columns, n)?;
+        columns.extend(0..n as u32);
+        Ok(())
+    })
 }
 
 #[cfg(test)]
@@ -88,7 +95,7 @@ mod tests {
 
     #[test]
     fn five_points_on_a_grid_of_three() {
-        let p = Stencil::new([3, 3, 1], 1, 1).pattern();
+        let p = Stencil::new([3, 3, 1], 1, 1).pattern().unwrap();
         assert_eq!(p.row_ptr, [0, 3, 7, 10, 14, 19, 23, 26, 30, 33]);
         #[rustfmt::skip]
         let expected = [
@@ -112,14 +119,14 @@ mod tests {
 
     #[test]
     fn three_unknowns_make_full_blocks() {
-        let p = Stencil::new([2, 1, 1], 3, 3).pattern();
+        let p = Stencil::new([2, 1, 1], 3, 3).pattern().unwrap();
         assert_eq!(p.row_ptr, [0, 6, 12, 18, 24, 30, 36]);
         assert!(p.col_idx.chunks(6).all(|row| row == [0, 1, 2, 3, 4, 5]));
     }
 
     #[test]
     fn roads_lead_both_ways() {
-        let p = road(40, 5);
+        let p = road(40, 5).unwrap();
         let row = |i: usize| &p.col_idx[p.row_ptr[i]..p.row_ptr[i + 1]];
         for i in 0..1600 {
             assert!(row(i).iter().all(|&j| row(j as usize).contains(&(i as u32))), "row {i}");

@@ -178,7 +178,7 @@ impl Spec {
     ///
     /// Before anything is allocated: [`Error::InvalidMatrix`] if a dimension exceeds
     /// [`MAX_DIMENSION`](crate::matrix::MAX_DIMENSION), [`Error::GalleryText`] if the matrix would
-    /// take more memory than machines have.
+    /// take more memory than machines have. [`Error::HostMemory`] if the system refuses memory.
     pub fn generate<T: Scalar>(&self) -> Result<CsrMatrix<T>, Error> {
         T::generate(self)
     }
@@ -201,8 +201,8 @@ impl Spec {
             );
             return Err(Error::GalleryText { text: self.to_string(), message });
         }
-        let pattern = (self.entry.pattern)(&self.sizes, self.seed);
-        let values = self.values().generate(&pattern, self.seed);
+        let pattern = (self.entry.pattern)(&self.sizes, self.seed)?;
+        let values = self.values().generate(&pattern, self.seed)?;
         CsrMatrix::try_new(shape.nrows, shape.ncols, pattern.row_ptr, pattern.col_idx, values)
     }
 }

@@ -5,6 +5,7 @@ use super::lengths::{LengthLaw, LengthOrder, lengths};
 use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random};
 use super::{MatrixSize, Values};
+use crate::Error;
 use std::fmt::{Display, Formatter};
 
 /// Range of the number of entries, if the seed draws it.
@@ -92,12 +93,16 @@ impl RandomStructure {
     }
 
     /// Pattern of the matrix.
-    pub(super) fn pattern(&self, seed: u64) -> GeneratedPattern {
-        let lengths = lengths(&self.law, self.order, self.nrows, self.nnz, self.longest, seed);
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(super) fn pattern(&self, seed: u64) -> Result<GeneratedPattern, Error> {
+        let lengths = lengths(&self.law, self.order, self.nrows, self.nnz, self.longest, seed)?;
         let placing = Placing::new(self.nrows, self.ncols, seed);
         let nodes = GeneratedPattern::by_rows(self.nrows, &|row, columns| {
-            self.columns.place(row, lengths[row] as usize, &placing, columns);
-        });
+            self.columns.place(row, lengths[row] as usize, &placing, columns)
+        })?;
         nodes.with_unknowns(self.unknowns)
     }
 }

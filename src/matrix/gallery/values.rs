@@ -2,8 +2,7 @@
 
 use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random};
-use crate::parallel;
-use crate::{Scalar, ScalarKind};
+use crate::{Error, Scalar, ScalarKind, memory, parallel};
 
 /// Number of values that share a stream of random numbers.
 const VALUES_PER_STREAM: usize = 1 << 16;
@@ -41,26 +40,34 @@ impl Values {
     }
 
     /// Generates the values of a pattern.
-    pub(super) fn generate<T: Scalar>(self, pattern: &GeneratedPattern, seed: u64) -> Vec<T> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    pub(super) fn generate<T: Scalar>(
+        self,
+        pattern: &GeneratedPattern,
+        seed: u64,
+    ) -> Result<Vec<T>, Error> {
         let nnz = pattern.col_idx.len();
         let draw: fn(u64) -> T = match self {
             Self::Random => centred,
-            Self::Pattern => return vec![T::ONE; nnz],
+            Self::Pattern => return memory::filled(nnz, T::ONE),
             Self::Laplacian => return laplacian(pattern),
             Self::Few => |bits| T::from_f64((2 * (bits % FEW) + 1) as f64 / (2 * FEW) as f64 - 0.5),
         };
-        let mut values = vec![T::ZERO; nnz];
+        let mut values = memory::try_zeroed(nnz)?;
         let blocks = values.chunks_mut(VALUES_PER_STREAM).enumerate();
         parallel::for_each_item(blocks, |(block, values)| {
             let mut random = Random::new(seed, Purpose::Value, block);
             values.iter_mut().for_each(|value| *value = draw(random.bits()));
         });
-        values
+        Ok(values)
     }
 }
 
 /// See [`Values::Laplacian`].
-fn laplacian<T: Scalar>(pattern: &GeneratedPattern) -> Vec<T> {
+fn laplacian<T: Scalar>(pattern: &GeneratedPattern) -> Result<Vec<T>, Error> {
     let rows = || {
         pattern
             .row_ptr
@@ -71,10 +78,11 @@ fn laplacian<T: Scalar>(pattern: &GeneratedPattern) -> Vec<T> {
     let beside =
         |(row, cols): (usize, &[u32])| cols.iter().filter(|col| **col as usize != row).count();
     let diagonal = T::from_f64(rows().map(beside).max().unwrap_or(0) as f64);
-    let values = rows().flat_map(|(row, cols)| {
+    let mut values = memory::reserved(pattern.col_idx.len())?;
+    values.extend(rows().flat_map(|(row, cols)| {
         cols.iter().map(move |col| if *col as usize == row { diagonal } else { -T::ONE })
-    });
-    values.collect()
+    }));
+    Ok(values)
 }
 
 /// Uniform in [−0.5, 0.5), with as many bits as the type holds exactly: rounding could reach 0.5.
@@ -100,7 +108,7 @@ mod tests {
         // A path of three nodes.
         let pattern =
             GeneratedPattern { row_ptr: vec![0, 2, 5, 7], col_idx: vec![0, 1, 0, 1, 2, 1, 2] };
-        let values = Values::Laplacian.generate::<f32>(&pattern, 1);
+        let values = Values::Laplacian.generate::<f32>(&pattern, 1).unwrap();
         assert_eq!(values, [2.0, -1.0, -1.0, 2.0, -1.0, -1.0, 2.0]);
     }
 
@@ -108,14 +116,14 @@ mod tests {
     fn random_values_stay_below_a_half() {
         assert_eq!([centred::<f32>(0), centred::<f32>(u64::MAX)], [-0.5, 0.5 - 2f32.powi(-24)]);
         assert_eq!([centred::<f64>(0), centred::<f64>(u64::MAX)], [-0.5, 0.5 - 2f64.powi(-53)]);
-        let values = Values::Random.generate::<f32>(&places(200_000), 1);
+        let values = Values::Random.generate::<f32>(&places(200_000), 1).unwrap();
         let mean = values.iter().map(|v| v.to_f64()).sum::<f64>() / values.len() as f64;
         assert!(mean.abs() < 0.005, "{mean}");
     }
 
     #[test]
     fn few_are_sixteen_and_never_zero() {
-        let values = Values::Few.generate::<f64>(&places(10_000), 1);
+        let values = Values::Few.generate::<f64>(&places(10_000), 1).unwrap();
         let bits: std::collections::BTreeSet<u64> = values.iter().map(|v| v.bits()).collect();
         assert_eq!(bits.len(), 16);
         assert!(values.iter().all(|v| *v != 0.0 && v.abs() < 0.5));

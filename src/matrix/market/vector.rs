@@ -34,7 +34,8 @@ pub(crate) fn read_vector_impl<T: Scalar>(path: &Path) -> Result<Vec<T>, Error> 
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the folder of the file does not exist, cannot be written to, or is full.
+/// [`Error::Io`] if the folder of the file does not exist, cannot be written to, or is full;
+/// [`Error::HostMemory`].
 pub fn write_vector<T: Scalar>(path: impl AsRef<Path>, vector: &[T]) -> Result<(), Error> {
     T::write_vector(path.as_ref(), vector)
 }

@@ -6,7 +6,7 @@ use super::{ParseProblem, Reader};
 use crate::{Error, memory};
 use std::path::Path;
 
-/// Bytes of a window in which every line fits.
+/// Bytes of a window, in which every line fits, and the banner, comments and sizes together.
 const WINDOW: usize = 1 << 24;
 
 /// A text whose lines are parsed in windows. A short text is a single window.
@@ -51,7 +51,7 @@ impl<'a> WindowedText<'a> {
         let (buffer, rest) = source::open(path, reader)?;
         let filled = buffer.len();
         let mut text = Self { buffer, filled, rest, ..Self::new(path, reader) };
-        text.fill()?;
+        text.fill(WINDOW)?;
         Ok(text)
     }
 
@@ -60,7 +60,7 @@ impl<'a> WindowedText<'a> {
     pub(super) fn streamed(text: &'a [u8], reader: &'a Reader<'a>) -> Result<Self, Error> {
         let rest = Some(source::sequential(text, "read"));
         let mut text = Self { rest, ..Self::new(Path::new(""), reader) };
-        text.fill()?;
+        text.fill(WINDOW)?;
         Ok(text)
     }
 
@@ -99,7 +99,7 @@ impl<'a> WindowedText<'a> {
         self.line_ends_before += line_ends;
         self.buffer.copy_within(len..self.filled, 0);
         self.filled -= len;
-        self.fill()
+        self.fill(WINDOW)
     }
 
     /// Parses the banner and the size line. The window grows until it contains both.
@@ -111,7 +111,7 @@ impl<'a> WindowedText<'a> {
                 Err(problem)
                     if !self.is_last() && problem.offset.is_none_or(|at| at >= lines.len()) =>
                 {
-                    self.fill()?;
+                    self.fill(WINDOW)?;
                 }
                 parsed => return parsed,
             }
@@ -121,15 +121,24 @@ impl<'a> WindowedText<'a> {
     /// Extends the first window to the whole text.
     pub(super) fn read_all(&mut self) -> Result<&[u8], Error> {
         while !self.is_last() {
-            self.fill()?;
+            self.fill(usize::MAX)?;
         }
         Ok(self.bytes())
     }
 
-    /// Reads bytes up to the end of the buffer, which is enlarged if it is full.
-    fn fill(&mut self) -> Result<(), Error> {
-        let Some(rest) = &mut self.rest else { return Ok(()) };
+    /// Reads bytes up to the end of the buffer, which is enlarged if it is full with less than
+    /// `most` bytes.
+    fn fill(&mut self, most: usize) -> Result<(), Error> {
         let (window, filled) = (self.reader.window_bytes.unwrap_or(WINDOW), self.filled);
+        if self.rest.is_some() && filled >= most && filled == self.buffer.len() {
+            let (path, line) = (self.path.to_owned(), Some(self.line_of(filled)));
+            let message = format!(
+                "a line, or the lines up to the sizes, have more than {most} bytes; remove \
+                 comments or blanks"
+            );
+            return Err(Error::Market { path, line, message });
+        }
+        let Some(rest) = &mut self.rest else { return Ok(()) };
         if self.buffer.len() < window || filled == self.buffer.len() {
             let left = rest.left().and_then(|left| usize::try_from(left).ok());
             let limit = left.map_or(usize::MAX, |left| filled.saturating_add(left));

@@ -2,8 +2,7 @@
 
 use crate::files::write_atomically;
 use crate::matrix::CsrView;
-use crate::parallel;
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, memory, parallel};
 use flate2::write::GzEncoder;
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -12,6 +11,9 @@ use std::path::Path;
 
 /// Entries that a task formats: about a megabyte of text.
 const BLOCK: usize = 1 << 15;
+
+/// Bytes of the longest entry: two numbers of ten digits, a value, two blanks and the end.
+const LONGEST_ENTRY: usize = 2 * 10 + 24 + 3;
 
 /// Writes a matrix as `coordinate real general`, on all cores, row by row, indices from 1, values
 /// with as many digits as necessary to read the same number again.
@@ -22,7 +24,8 @@ const BLOCK: usize = 1 << 15;
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the folder of the file does not exist, cannot be written to, or is full.
+/// [`Error::Io`] if the folder of the file does not exist, cannot be written to, or is full;
+/// [`Error::HostMemory`].
 pub fn write<T: Scalar>(path: impl AsRef<Path>, matrix: CsrView<'_, T>) -> Result<(), Error> {
     T::write_market(path.as_ref(), matrix)
 }
@@ -53,44 +56,47 @@ pub(super) fn write_file(
     len: usize,
     format: impl Fn(Range<usize>, &mut Vec<u8>) + Sync,
 ) -> Result<(), Error> {
+    let blocks = len.div_ceil(BLOCK).clamp(1, 4 * rayon::current_num_threads());
+    let room = LONGEST_ENTRY * BLOCK.min(len);
+    let mut texts = (0..blocks).map(|_| memory::reserved(room)).collect::<Result<Vec<_>, _>>()?;
     write_atomically(path, |file| {
         let compressed =
             |end: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(OsStr::new(end)));
         if compressed("gz") {
             let mut encoder = GzEncoder::new(file, flate2::Compression::default());
-            write_text(&mut encoder, header, len, &format)?;
+            write_text(&mut encoder, header, len, &mut texts, &format)?;
             encoder.finish().map(drop)
         } else if compressed("zst") {
             #[cfg(feature = "zstd")]
             {
                 let mut encoder = zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?;
-                write_text(&mut encoder, header, len, &format)?;
+                write_text(&mut encoder, header, len, &mut texts, &format)?;
                 encoder.finish().map(drop)
             }
             #[cfg(not(feature = "zstd"))]
             Err(io::Error::new(io::ErrorKind::Unsupported, super::NO_ZSTD))
         } else {
-            write_text(file, header, len, &format)
+            write_text(file, header, len, &mut texts, &format)
         }
     })
 }
 
-/// Formats a few blocks at a time in parallel and writes them in order.
+/// Formats a few blocks at a time in parallel, a text each, and writes them in order.
 fn write_text(
     out: &mut dyn Write,
     header: &str,
     len: usize,
+    texts: &mut [Vec<u8>],
     format: &(impl Fn(Range<usize>, &mut Vec<u8>) + Sync),
 ) -> io::Result<()> {
     write!(out, "%%MatrixMarket matrix {header}")?;
-    let mut texts = vec![Vec::new(); 4 * rayon::current_num_threads()];
     for first in (0..len).step_by(BLOCK * texts.len()) {
         parallel::for_each_item(texts.iter_mut().enumerate(), |(k, text)| {
             let start = (first + k * BLOCK).min(len);
             text.clear();
             format(start..(start + BLOCK).min(len), text);
         });
-        for text in &texts {
+        for text in &*texts {
             out.write_all(text)?;
         }
     }
