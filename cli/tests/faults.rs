@@ -148,6 +148,33 @@ fn a_home_that_cannot_be_written_or_found_is_no_error() {
     }
 }
 
+#[test]
+fn refused_threads_are_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let limited = |threads: u32, args: &str| {
+        let mut shell = command("setpriv", folder.path());
+        shell.args("--reuid 65534 --regid 65534 --clear-groups bash -c".split(' '));
+        shell.arg(format!("ulimit -u {threads} && exec '{PROGRAM}' {args}"));
+        shell.env("RAYON_NUM_THREADS", "4");
+        shell
+    };
+    if !limited(9, "--version").output().is_ok_and(|output| output.status.success()) {
+        println!("skipped: setpriv cannot run the program as another user");
+        return;
+    }
+    let tune = "tune gallery:small,n=30 --dtype f32 --seconds 0.001 --records r.ron --fresh \
+         --out mine.ron -q";
+    let refit = "tune --from r.ron --out again.ron -q";
+    let solve = "solve gallery:small,n=30,values=laplacian";
+    for threads in [1, 2, 4] {
+        for args in [tune, refit, WRITE, REPORT, "analyze a.mtx", solve] {
+            let (code, said) = said(limited(threads, args));
+            assert_eq!(code, Some(0), "{threads} threads, {args}: {said}");
+        }
+    }
+}
+
 /// Kills a command at some moments of its time, and checks the folder after each kill and after a
 /// whole run.
 fn check_kills(args: &str, check_whole: impl Fn(&Path)) {

@@ -5,7 +5,7 @@ use crate::offline::{Measured, PlanRun};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
-use sparseop::device::{Ceilings, DeviceSpec};
+use sparseop::device::{Ceilings, DeviceSpec, prepare_threads};
 use sparseop::formats::kernel_names::{SPLIT_ROWS, fallback_kernels};
 use sparseop::formats::{Plan, Target};
 use sparseop::tuning::correction::{Correction, Feature, Features, correction_features};
@@ -108,6 +108,7 @@ pub struct Predicted {
 ///
 /// The profile includes a correction if that lowers the held-out regret.
 pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
+    prepare_threads();
     let judged = judged(measured);
     let plain = with_best_cache(measured, &judged, provenance);
     let candidates = [false, true].map(|corrected| {
