@@ -91,6 +91,26 @@ fn replace(
     written.rename(name).map_err(|e| Error::io("create", path, e))
 }
 
+/// Lets `fill` write a private file that does not exist, which has its name when it is complete and
+/// on the disk. Returns false if there is a file of this name.
+///
+/// # Errors
+///
+/// As [`write_atomically`].
+pub fn write_new(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<bool, Error> {
+    let (folder, name) = located(path).map_err(|e| Error::io("create", path, e))?;
+    let written = write_temporary(path, &folder, PRIVATE, fill)?;
+    match written.rename_new(name) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+        renamed => renamed.map_err(|e| Error::io("create", path, e))?,
+    }
+    folder.sync();
+    Ok(true)
+}
+
 /// Replaces the content of an existing file.
 fn overwrite(
     path: &Path,
@@ -206,13 +226,13 @@ fn is_unsupported(_: &io::Error) -> bool {
 /// # Errors
 ///
 /// An error if the file cannot be opened, if it is not a regular file, and on Unix if it belongs to
-/// another user.
+/// another user or another user may write to it.
 pub fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = regular(options.open(path)?)?;
     #[cfg(unix)]
-    private::check_owner(&file.metadata()?)?;
+    private::check(&file.metadata()?)?;
     Ok(file)
 }
 

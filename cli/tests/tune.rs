@@ -95,7 +95,7 @@ fn refusal(args: &[&str]) -> String {
 #[test]
 fn a_file_that_is_no_journal_stays() {
     let (folder, out, journal) = folder();
-    for text in ["no journal at all\n", "(schema:2,\n", "\n"] {
+    for text in ["no journal at all\n", "(schema:2,\n", "\n", "", "(", "(layout:1,policy:"] {
         fs::write(&journal, text).unwrap();
         for more in [&[][..], &["--fresh"]] {
             let said = refusal(&arguments(&out, more));
@@ -111,7 +111,8 @@ fn a_file_that_is_no_journal_stays() {
 #[test]
 fn a_second_run_with_the_same_output_is_refused() {
     let (_folder, out, journal) = folder();
-    let first = fs::File::create(&journal).unwrap();
+    fs::write(&journal, "(layout:1,policy:\"").unwrap();
+    let first = fs::File::open(&journal).unwrap();
     first.try_lock().unwrap();
     let said = refusal(&arguments(&out, &[]));
     assert!(said.contains("another process") && said.contains(&journal), "{said}");
@@ -154,15 +155,21 @@ fn a_journal_is_neither_a_link_nor_a_pipe() {
 #[cfg(unix)]
 #[test]
 fn a_journal_of_another_user_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
     let (_folder, out, journal) = folder();
-    fs::write(&journal, "").unwrap();
+    let text = "(layout:1,policy:\"";
+    fs::write(&journal, text).unwrap();
+    fs::set_permissions(&journal, fs::Permissions::from_mode(0o666)).unwrap();
+    let said = refusal(&arguments(&out, &[]));
+    assert!(said.contains(&journal) && said.contains("chmod go-w"), "{said}");
+    fs::set_permissions(&journal, fs::Permissions::from_mode(0o644)).unwrap();
     // Only the superuser can give files away.
     if std::os::unix::fs::chown(&journal, Some(65_534), None).is_err() {
         return;
     }
     let said = refusal(&arguments(&out, &["--fresh"]));
     assert!(said.contains(&journal) && said.contains("it belongs to user 65534"), "{said}");
-    assert_eq!(fs::read_to_string(&journal).unwrap(), "");
+    assert_eq!(fs::read_to_string(&journal).unwrap(), text);
 }
 
 #[test]
