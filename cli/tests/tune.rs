@@ -5,6 +5,7 @@ mod common;
 use common::{sparseop, stdout};
 use serde_json::Value;
 use sparseop::tuning::profile::Profile;
+use sparseop::tuning::store::sealed;
 use std::fs;
 use std::path::Path;
 
@@ -336,11 +337,9 @@ fn a_run_starts_from_the_stored_decision() {
     let folder = fs::read_dir(store.join("sparseop/decisions")).unwrap();
     let entry = folder.map(|file| file.unwrap().path()).next().unwrap();
     let text = fs::read_to_string(&entry).unwrap();
-    fs::write(
-        &entry,
-        text.replacen(&format!("winner: \"{first}\""), &format!("winner: \"{FAR}\""), 1),
-    )
-    .unwrap();
+    let (text, _checksum) = text.rsplit_once("\n//").unwrap();
+    let text = text.replacen(&format!("winner: \"{first}\""), &format!("winner: \"{FAR}\""), 1);
+    fs::write(&entry, sealed(&text)).unwrap();
     assert_eq!(remembered(&store, matrix).0, FAR);
     let (second, _) = tune();
     assert_ne!(second, FAR);
@@ -420,7 +419,20 @@ fn kept_measurements_give_the_same_profile_again() {
     let refused = sparseop(&["tune", "--from", &plain, "--from", &strange]).assert().code(1);
     let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
     assert!(said.contains("kernels of another version"), "{said}");
-    for (text, expected) in [("", "header line"), ("(layout:1)\n", "header line")] {
+    let whole = fs::read_to_string(&plain).unwrap();
+    let changed = |from: &str, to: &str| {
+        assert!(whole.contains(from), "{whole}");
+        whole.replacen(from, to, 1)
+    };
+    for (text, expected) in [
+        (String::new(), "header line"),
+        ("(layout:1)\n".to_owned(), "header line"),
+        (changed("threads:2", "threads:0"), "line 1: it was measured on 0 threads"),
+        (changed("copy_bandwidth:Some(", "copy_bandwidth:Some(-"), "line 1: its ceilings must be"),
+        (changed("nrows:", "nrows:1844674407370"), "line 2: nrows of `gallery:small"),
+        (changed("cv:", "cv:-1"), "line 2: cv of `gallery:small"),
+        (changed("class:\"", "class:\"\\u{1b}"), "line 2: its names are"),
+    ] {
         fs::write(&strange, text).unwrap();
         let refused = sparseop(&["tune", "--from", &strange]).assert().code(1);
         let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();

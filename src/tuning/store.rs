@@ -2,8 +2,9 @@
 //!
 //! Each decision is one small RON file, whose last line is a comment with the checksum of the rest.
 //! The store only saves time. An entry that is damaged, of another version of the kernels, for
-//! another key or possibly written by another user is a miss, with its reason. If the folder is not writable, decisions are not stored. Entries are written
-//! atomically, so that any number of processes of a user can share a folder.
+//! another key or possibly written by another user is a miss, with its reason. If the folder is
+//! not writable, decisions are not stored. Entries are written atomically, so that any number of
+//! processes of a user can share a folder.
 
 use super::decision::{Request, TimingOutcome, TimingRun};
 use super::ron_text;

@@ -96,6 +96,9 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
     if header.layout != LAYOUT {
         bail!("it has layout {}, and this program reads {LAYOUT}", header.layout);
     }
+    if let Some(defect) = header.provenance.defect() {
+        bail!("line 1: {defect}");
+    }
     good += bytes;
     let (mut measured, mut broken) = (Vec::new(), None);
     while let Some(bytes) = next(&mut line)? {

@@ -64,6 +64,32 @@ pub struct Provenance {
     pub command: String,
 }
 
+impl Provenance {
+    /// A profile without coefficients.
+    fn profile(&self) -> Profile {
+        let Self { kernels, device, ceilings, date, command } = self.clone();
+        Profile {
+            schema: SCHEMA,
+            kernels,
+            cache_reach: CacheReach::usual(&device),
+            device,
+            date,
+            command,
+            ceilings,
+            cache_bytes: CACHES[0],
+            validation: Validation::default(),
+            coefficients: BTreeMap::new(),
+            correction: None,
+            records: Vec::new(),
+        }
+    }
+
+    /// Description of an inadmissible value, if any: provenance may come from a file.
+    pub fn defect(&self) -> Option<String> {
+        self.profile().defect()
+    }
+}
+
 /// A profile, with the choices of its validation.
 #[derive(Debug, Clone)]
 pub struct Refit {
@@ -173,22 +199,8 @@ fn all(measured: &[Measured]) -> Vec<&Measured> {
 
 /// The profile without correction, with the best candidate for the cache size.
 fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provenance) -> Profile {
-    let Provenance { kernels, device, ceilings, date, command } = provenance.clone();
-    let caches = caches(&device);
-    let empty = Profile {
-        schema: SCHEMA,
-        kernels,
-        cache_reach: CacheReach::usual(&device),
-        device,
-        date,
-        command,
-        ceilings,
-        cache_bytes: CACHES[0],
-        validation: Validation::default(),
-        coefficients: BTreeMap::new(),
-        correction: None,
-        records: Vec::new(),
-    };
+    let empty = provenance.profile();
+    let caches = caches(&empty.device);
     let largest = caches.last().copied().unwrap_or(CACHES[0]);
     let is_large = |m: &Measured| {
         let least = m.runs.iter().map(|run| run.work.bytes()).min();
