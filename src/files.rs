@@ -20,6 +20,8 @@ use folder::Folder;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Write};
+#[cfg(unix)]
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use temporary::Temporary;
@@ -229,11 +231,23 @@ fn is_unsupported(_: &io::Error) -> bool {
 /// another user or another user may write to it.
 pub fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = regular(options.open(path)?)?;
     #[cfg(unix)]
     private::check(&file.metadata()?)?;
     Ok(file)
+}
+
+/// Opens a regular file for reading. Does not wait for the other end of a pipe.
+///
+/// # Errors
+///
+/// An error if the file cannot be opened, or if it is not a regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    #[cfg(unix)]
+    options.custom_flags(libc::O_NONBLOCK);
+    regular(options.read(true).open(path)?)
 }
 
 /// The file, if it is a regular one.

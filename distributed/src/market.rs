@@ -73,7 +73,7 @@ pub(crate) fn by_entries(
 /// Opens a file, and reads its banner and size line.
 fn open(path: &Path) -> Result<(File, u64, MarketPieces), Error> {
     let io = |action| move |source| Error::Io { action, path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(io("open"))?;
+    let mut file = sparseop::open_regular(path).map_err(io("open"))?;
     let length = file.metadata().map_err(io("read"))?.len();
     let mut head = Vec::new();
     loop {

@@ -5,12 +5,12 @@ use super::cost::{CacheReach, Coefficients};
 use super::record::{Record, Validation};
 use super::ron_text;
 use crate::device::{Ceilings, DeviceSpec};
+use crate::files::open_regular;
 use crate::formats::kernel_names::fallback_kernels;
 use crate::formats::{KernelCosts, Target, Work};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -213,8 +213,7 @@ impl Profile {
         let fail = |message: String| Error::Profile { origin: path.display().to_string(), message };
         let io = |e| Error::io("read", path, e);
         let mut bytes = Vec::new();
-        // Reading a device or a pipe, which have no length, also ends here.
-        File::open(path).map_err(io)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
+        open_regular(path).map_err(io)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
         if bytes.len() as u64 > MAX_BYTES {
             return Err(fail(too_large()));
         }
@@ -442,7 +441,7 @@ mod tests {
     fn invalid_profiles_are_refused_before_they_are_read_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large.ron");
-        File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
         let message = Profile::read(&path).unwrap_err().to_string();
         assert!(
             message.contains("large.ron") && message.contains("more than 67108864 bytes"),

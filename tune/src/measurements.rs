@@ -135,7 +135,7 @@ pub struct StoredMeasurements {
 /// Reads stored measurements, compressed or not.
 fn read(path: &Path) -> Result<StoredMeasurements> {
     let reading = || format!("cannot use the measurements in {}", path.display());
-    let mut file = File::open(path).with_context(reading)?;
+    let mut file = sparseop::open_regular(path).with_context(reading)?;
     let mut magic = Vec::new();
     (&mut file).take(ZSTD_MAGIC.len() as u64).read_to_end(&mut magic).with_context(reading)?;
     file.rewind().with_context(reading)?;

@@ -265,7 +265,7 @@ fn right_hand_side<T: Scalar>(
     console: &Console,
 ) -> Result<Vec<T>> {
     if let Some(file) = &args.rhs {
-        return Ok(market::read_vector(file)?);
+        return Ok(market::read_vector_of(file, op.nrows())?);
     }
     console.note("b is A times all ones; give another with --rhs");
     let mut b = sparseop::try_zeroed(op.nrows())?;
