@@ -115,6 +115,14 @@ impl PrivateFolder {
         super::replace(&Arc::new(folder), name.as_ref(), fill)
     }
 
+    /// Removes a file. Errors are ignored, and nothing is removed if the folder is not trusted.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn remove(&self, name: &str) {
+        if let Ok(Some(folder)) = self.open(false) {
+            let _ = folder.remove(name.as_ref());
+        }
+    }
+
     /// The regular files of the folder except temporary ones, oldest first. Files whose time is yet
     /// to come are the oldest: the clock was set. None if the folder is not trusted.
     pub(crate) fn oldest_first(&self) -> Vec<FolderFile> {
