@@ -5,11 +5,13 @@ use super::cost::{CacheReach, Coefficients};
 use super::record::{Record, Validation};
 use super::ron_text;
 use crate::device::{Ceilings, DeviceSpec};
+use crate::error::printable;
 use crate::files::open_regular;
 use crate::formats::kernel_names::fallback_kernels;
 use crate::formats::{KernelCosts, Target, Work};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -61,7 +63,7 @@ const MAX_NAME: usize = 255;
 
 /// True if a name can be quoted in a line.
 pub fn is_plain(name: &str) -> bool {
-    name.chars().count() <= MAX_NAME && !name.chars().any(char::is_control)
+    name.chars().count() <= MAX_NAME && matches!(printable(name), Cow::Borrowed(_))
 }
 
 fn too_large() -> String {
