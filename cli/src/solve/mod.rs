@@ -98,6 +98,13 @@ pub(super) struct SolveArgs {
     choice: ChoiceArgs,
 }
 
+impl SolveArgs {
+    /// Files of the results.
+    pub(super) fn outputs(&self) -> Vec<PathBuf> {
+        self.out.iter().chain(&self.history).cloned().collect()
+    }
+}
+
 /// Methods of `--method`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
