@@ -69,7 +69,8 @@ compiled! {
     fn market_entries(pieces: &MarketPieces, path: &Path, lines: &[u8])
         -> Result<MarketEntries<Self>, Error> = MarketPieces::entries_impl;
     fn write_market(path: &Path, a: CsrView<'_, Self>) -> Result<(), Error> = market::write_impl;
-    fn read_vector(path: &Path) -> Result<Vec<Self>, Error> = market::read_vector_impl;
+    fn read_vector(path: &Path, len: Option<usize>)
+        -> Result<Vec<Self>, Error> = market::read_vector_impl;
     fn write_vector(path: &Path, vector: &[Self]) -> Result<(), Error> = market::write_vector_impl;
 
     fn vector_zeros(device: &Device, len: usize)

@@ -20,6 +20,8 @@ use folder::Folder;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Write};
+#[cfg(unix)]
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use temporary::Temporary;
@@ -40,11 +42,12 @@ const PRIVATE: u32 = 0o600;
 /// replaced. An existing file keeps its owner, group and permission bits; one that is read-only is
 /// not replaced.
 ///
-/// The complete content is copied into a file with several hard links, and into one whose owner,
-/// group and permission bits a new file cannot have; a first interrupt does not end the copy. The
-/// complete content is beside the file under the name `FILE.new` until the copy is on the disk, and
-/// remains there if the copy fails or the process is killed. A target that is not a regular file,
-/// such as a device or a pipe, is written directly.
+/// The complete content is copied into a file with several hard links, an access control list or
+/// attributes of users, and into one whose owner, group and permission bits a new file cannot have;
+/// a first interrupt does not end the copy. The complete content is beside the file under the name
+/// `FILE.new` until the copy is on the disk, and remains there if the copy fails or the process is
+/// killed. A target that is not a regular file, such as a device or a pipe, is written directly,
+/// and so is an open file of the process, such as `/dev/stdout`.
 ///
 /// # Errors
 ///
@@ -54,10 +57,15 @@ pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
+    if let Some(open) = open_file(path) {
+        return write_directly(path, open, fill);
+    }
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     match fs::metadata(&target) {
         Ok(found) if found.is_file() => overwrite(path, &target, &found, fill),
-        Ok(found) if !found.is_dir() => write_directly(path, fill),
+        Ok(found) if !found.is_dir() => {
+            write_directly(path, File::options().write(true).open(path), fill)
+        }
         _ => {
             let (folder, name) = located(&target).map_err(|e| Error::io("create", path, e))?;
             let written = write_temporary(path, &folder, PUBLIC, fill)?;
@@ -91,6 +99,26 @@ fn replace(
     written.rename(name).map_err(|e| Error::io("create", path, e))
 }
 
+/// Lets `fill` write a private file that does not exist, which has its name when it is complete and
+/// on the disk. Returns false if there is a file of this name.
+///
+/// # Errors
+///
+/// As [`write_atomically`].
+pub fn write_new(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<bool, Error> {
+    let (folder, name) = located(path).map_err(|e| Error::io("create", path, e))?;
+    let written = write_temporary(path, &folder, PRIVATE, fill)?;
+    match written.rename_new(name) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+        renamed => renamed.map_err(|e| Error::io("create", path, e))?,
+    }
+    folder.sync();
+    Ok(true)
+}
+
 /// Replaces the content of an existing file.
 fn overwrite(
     path: &Path,
@@ -109,7 +137,8 @@ fn overwrite(
     let (old, existing) = opened.map_err(|e| Error::io("write", path, e))?;
     let (folder, name) = located(target).map_err(|e| Error::io("write", path, e))?;
     let written = write_temporary(path, &folder, PRIVATE, fill)?;
-    let replaced = if !is_linked(&old) && takes_place_of(written.file(), &old) {
+    let is_replaced = !is_linked(&old) && !has_attributes(&existing);
+    let replaced = if is_replaced && takes_place_of(written.file(), &old) {
         drop(existing);
         written.rename(name)
     } else {
@@ -131,13 +160,34 @@ fn is_linked(_: &Metadata) -> bool {
     false
 }
 
+/// True if a file has an access control list or attributes of users, which a new file would lack.
+#[cfg(target_os = "linux")]
+fn has_attributes(file: &File) -> bool {
+    use std::os::fd::AsRawFd;
+    /// Largest size of the names of all attributes, in bytes.
+    const NAMES: usize = 1 << 16;
+    let mut names = vec![0u8; NAMES];
+    let buffer = names.as_mut_ptr().cast();
+    // SAFETY: the descriptor is open, and the buffer has as many bytes.
+    let len = unsafe { libc::flistxattr(file.as_raw_fd(), buffer, NAMES) };
+    // An error: the file system has no attributes.
+    let names = &names[..usize::try_from(len).unwrap_or(0)];
+    let is_kept = |name: &[u8]| name.starts_with(b"user.") || name == b"system.posix_acl_access";
+    names.split(|&byte| byte == 0).any(is_kept)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_attributes(_: &File) -> bool {
+    false
+}
+
 /// Gives a new file the owner, the group and the permission bits of an old one; false if that is
 /// not allowed. Only the superuser may give a file away.
 #[cfg(unix)]
 fn takes_place_of(file: &File, old: &Metadata) -> bool {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
-    /// The permission bits of a file mode.
-    const BITS: u32 = 0o777;
+    /// The permission bits of a file mode, with the setuid, setgid and sticky bits.
+    const BITS: u32 = 0o7777;
     let Ok(new) = file.metadata() else { return false };
     let has_owner = (new.uid(), new.gid()) == (old.uid(), old.gid())
         || fchown(file, Some(old.uid()), Some(old.gid())).is_ok();
@@ -155,11 +205,42 @@ fn takes_place_of(_: &File, _: &Metadata) -> bool {
 /// Writes to a target that cannot be replaced.
 fn write_directly(
     path: &Path,
+    opened: io::Result<File>,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
-    let file = File::options().write(true).open(path).map_err(|e| Error::io("open", path, e))?;
+    let file = opened.map_err(|e| Error::io("open", path, e))?;
     let mut out = BufWriter::with_capacity(BUFFER, file);
     fill(&mut out).and_then(|()| out.flush()).map_err(|e| Error::io("write", path, e))
+}
+
+/// The open file of the process that a path such as `/dev/stdout` names, with its position; `None`
+/// for other paths.
+#[cfg(target_os = "linux")]
+fn open_file(path: &Path) -> Option<io::Result<File>> {
+    use std::os::fd::FromRawFd;
+    /// Most symbolic links that the system follows.
+    const LINKS: usize = 40;
+    let open_files = fs::canonicalize("/proc/self/fd").ok()?;
+    let mut path = std::path::absolute(path).ok()?;
+    for _ in 0..LINKS {
+        let folder = fs::canonicalize(path.parent()?).ok()?;
+        if folder == open_files {
+            let number = path.file_name()?.to_str()?.parse().ok()?;
+            // SAFETY: a query of the system; any number is a valid descriptor to ask about.
+            let own = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+            let is_open = own >= 0;
+            // SAFETY: the descriptor was just made, and has no other owner.
+            let file = is_open.then(|| unsafe { File::from_raw_fd(own) });
+            return Some(file.ok_or_else(io::Error::last_os_error));
+        }
+        path = folder.join(fs::read_link(folder.join(path.file_name()?)).ok()?);
+    }
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_file(_: &Path) -> Option<io::Result<File>> {
+    None
 }
 
 /// Writes a temporary file in the folder of the file that `path` refers to, and removes those of
@@ -206,14 +287,26 @@ fn is_unsupported(_: &io::Error) -> bool {
 /// # Errors
 ///
 /// An error if the file cannot be opened, if it is not a regular file, and on Unix if it belongs to
-/// another user.
+/// another user or another user may write to it.
 pub fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = regular(options.open(path)?)?;
     #[cfg(unix)]
-    private::check_owner(&file.metadata()?)?;
+    private::check(&file.metadata()?)?;
     Ok(file)
+}
+
+/// Opens a regular file for reading. Does not wait for the other end of a pipe.
+///
+/// # Errors
+///
+/// An error if the file cannot be opened, or if it is not a regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    #[cfg(unix)]
+    options.custom_flags(libc::O_NONBLOCK);
+    regular(options.read(true).open(path)?)
 }
 
 /// The file, if it is a regular one.

@@ -138,7 +138,9 @@ pub use device::{Device, DeviceVec, DeviceView, Factor, ForeignCsr, Graph, Offse
 pub use error::printable;
 pub use error::{Error, ErrorKind};
 #[doc(hidden)]
-pub use files::{abandon_writes, file_warnings, open_own, write_atomically};
+pub use files::{
+    abandon_writes, file_warnings, open_own, open_regular, write_atomically, write_new,
+};
 #[doc(hidden)]
 pub use formats::FormatKind;
 pub use formats::{Layout, Multivector, Plan};

@@ -65,7 +65,7 @@ fn apply<T: Scalar>(args: &ApplyArgs, console: &Console) -> Result<()> {
     let builder = args.choice.builder_for(args.plan.as_ref())?;
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let x = match &args.x {
-        Some(file) => market::read_vector(file)?,
+        Some(file) => market::read_vector_of(file, a.ncols())?,
         None => {
             console.note("x is all ones; give another with --x");
             sparseop::filled(a.ncols(), T::ONE)?

@@ -11,6 +11,7 @@ use serde::Serialize;
 use sparseop::{Scalar, SparseOp};
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
+use std::thread;
 use std::time::Duration;
 
 pub(super) use comfy_table::CellAlignment::{Left, Right};
@@ -107,7 +108,18 @@ impl Console {
         const TICK: Duration = Duration::from_millis(200);
         let spinner = self.progress(ProgressBar::new_spinner(), "{spinner} {msg} ({elapsed})");
         spinner.set_message(message);
-        spinner.enable_steady_tick(TICK);
+        if !spinner.is_hidden() {
+            let shown = spinner.downgrade();
+            let turn = move || {
+                while let Some(spinner) = shown.upgrade().filter(|shown| !shown.is_finished()) {
+                    spinner.tick();
+                    drop(spinner);
+                    thread::sleep(TICK);
+                }
+            };
+            // If the system refuses the thread, the spinner stands still.
+            let _ = thread::Builder::new().spawn(turn);
+        }
         spinner
     }
 

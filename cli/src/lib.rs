@@ -26,9 +26,11 @@ mod signals;
 mod solve;
 mod tune;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use console::{Console, Verbosity, cause_chain, is_broken_pipe, print_help};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::path::{self, Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Exit codes.
@@ -81,6 +83,28 @@ enum Command {
     Devices(devices::DevicesArgs),
 }
 
+impl Command {
+    /// A file that is named for two outputs.
+    fn repeated_output(&self) -> Option<PathBuf> {
+        let files = match self {
+            Self::Solve(args) => args.outputs(),
+            Self::Tune(args) => args.outputs(),
+            _ => Vec::new(),
+        };
+        // A device or a pipe takes several outputs.
+        let files = files.into_iter().filter(|file| !file.metadata().is_ok_and(|f| !f.is_file()));
+        let mut known = BTreeSet::new();
+        files.into_iter().find(|file| !known.insert(resolved(file)))
+    }
+}
+
+/// The path of a file, which need not exist, without symbolic links.
+fn resolved(file: &Path) -> PathBuf {
+    let absolute = path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let below = || Some(absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?));
+    absolute.canonicalize().ok().or_else(below).unwrap_or(absolute)
+}
+
 /// Runs the program with its arguments, the first of which is its name, and returns the exit code:
 /// 0 success, 1 failed work, 2 wrong usage. Results go to standard output, everything else to
 /// standard error.
@@ -99,6 +123,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return USAGE;
         }
     };
+    if let Some(file) = cli.command.repeated_output() {
+        let file = file.display().to_string();
+        let message = format!("{} is the file of two outputs", sparseop::printable(&file));
+        let usage = Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message);
+        let _ = usage.print();
+        return USAGE;
+    }
     let console = Console::new(cli.verbosity);
     signals::handle(&console);
     let done = match &cli.command {

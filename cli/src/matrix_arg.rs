@@ -86,7 +86,7 @@ fn spelled(text: &OsStr) -> Option<&str> {
 
 impl MatrixArg {
     /// Generated matrices in order, the files of a folder by name, or a single file.
-    fn expand(&self) -> Result<Vec<MatrixSource>> {
+    fn expand(&self, console: &Console) -> Result<Vec<MatrixSource>> {
         let folder = match self {
             Self::Gallery(specs) => {
                 return Ok(specs.iter().cloned().map(MatrixSource::Gallery).collect());
@@ -99,6 +99,14 @@ impl MatrixArg {
         let paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>();
         let mut paths = paths.with_context(reading)?;
         paths.retain(|path| market::is_matrix_path(path) && !path.is_dir());
+        // A pipe or a device may have no end. What cannot be looked at is an error when it is read.
+        paths.retain(|path| {
+            let is_skipped = path.metadata().is_ok_and(|found| !found.is_file());
+            if is_skipped {
+                console.warn(&format!("{} is not a regular file and is skipped", path.display()));
+            }
+            !is_skipped
+        });
         if paths.is_empty() {
             let extensions = market::EXTENSIONS.join(", ");
             bail!("there is no matrix in {}: no file ends in {extensions}", folder.display());
@@ -109,7 +117,7 @@ impl MatrixArg {
 
     /// Returns the matrices of the argument. A folder that cannot be read is reported.
     pub(super) fn expand_or_report(&self, console: &Console) -> Vec<MatrixSource> {
-        self.expand().unwrap_or_else(|error| {
+        self.expand(console).unwrap_or_else(|error| {
             console.error(&cause_chain(&error));
             Vec::new()
         })

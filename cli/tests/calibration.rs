@@ -5,6 +5,7 @@ mod common;
 
 use common::{sparseop, stdout};
 use serde_json::Value;
+use sparseop::tuning::store::sealed;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -119,13 +120,15 @@ fn damaged_and_old_entries_are_timed_again_and_the_reason_is_reported() {
     let whole = fs::read_to_string(&entry).unwrap();
     let changed = |from: &str, to: &str| {
         assert!(whole.contains(from), "{whole}");
-        whole.replacen(from, to, 1)
+        let (text, _checksum) = whole.rsplit_once("\n//").unwrap();
+        sealed(&text.replacen(from, to, 1))
     };
     for (text, expected) in [
         (String::new(), "damaged"),
         (whole[..whole.len() / 2].to_owned(), "damaged"),
+        (whole.replacen("rounds: ", "rounds: 1", 1), "damaged: its checksum"),
         (changed("winner: \"", "winner: \"x"), "damaged"),
-        (changed("schema: 4", "schema: 0"), "out of date"),
+        (changed("schema: 5", "schema: 0"), "out of date"),
         (changed("kernels: \"", "kernels: \"x"), "kernels of another version"),
         (changed("threads: ", "threads: 9"), "another matrix or request"),
     ] {
@@ -150,7 +153,9 @@ fn a_stored_plan_must_be_admissible() {
     let whole = fs::read_to_string(&entry).unwrap();
     let from = whole.find("winner: \"").unwrap() + "winner: \"".len();
     let winner = whole[from..].split('"').next().unwrap();
-    fs::write(&entry, whole.replace(&format!("\"{winner}\""), "\"coo(atomic)\"")).unwrap();
+    let (text, _checksum) = whole.rsplit_once("\n//").unwrap();
+    let text = text.replace(&format!("\"{winner}\""), "\"coo(atomic)\"");
+    fs::write(&entry, sealed(&text)).unwrap();
     let text = said(store.path(), &args);
     assert!(
         line(&text, "store ").contains("cannot be used: coo(atomic), not bitwise reproducible"),

@@ -39,16 +39,16 @@ fn a_record_that_others_can_write_is_ignored_with_a_warning() {
 #[test]
 fn names_reach_the_terminal_without_control_characters() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("a\u{1b}[2J\nb.mtx");
+    let file = folder.path().join("a\u{1b}[2J\nb\u{202e}.mtx");
     let path = file.to_str().unwrap();
     let text = "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 1.0\n";
     fs::write(&file, text).unwrap();
     let found = stdout(&["analyze", path]);
-    assert!(found.contains("a\\u{1b}[2J\\nb.mtx") && !found.contains('\u{1b}'), "{found}");
+    assert!(found.contains("a\\u{1b}[2J\\nb\\u{202e}.mtx") && !found.contains('\u{1b}'), "{found}");
     fs::write(&file, "nothing").unwrap();
     let output = sparseop(&["analyze", path]).assert().code(1).get_output().stderr.clone();
     let said = String::from_utf8(output).unwrap();
-    assert!(said.contains("a\\u{1b}[2J\\nb.mtx") && !said.contains('\u{1b}'), "{said}");
+    assert!(said.contains("a\\u{1b}[2J\\nb\\u{202e}.mtx") && !said.contains('\u{1b}'), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     // Profiles, records, tables, vectors and outputs, also those that are missing.
     let given = "gallery:small,n=30";
@@ -81,5 +81,22 @@ fn names_reach_the_terminal_without_control_characters() {
         let output = sparseop(&args).assert().code(1).get_output().stderr.clone();
         let said = String::from_utf8(output).unwrap();
         assert!(said.contains("a\\u{1b}[2J\\nb.mtx") && !said.contains('\u{1b}'), "{said:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_open_file_is_written_behind_its_position() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let args = ["apply", "gallery:small,n=3", "-q", "--json", "--out"];
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let out = fs::File::create(&path).unwrap();
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_sparseop"));
+        program.args(args).arg(name).env("SPARSEOP_DEVICE", "cpu").stdout(out);
+        assert!(program.status().unwrap().success());
+        let text = fs::read_to_string(&path).unwrap();
+        let (vector, json) = text.trim_end().rsplit_once('\n').unwrap();
+        assert!(vector.starts_with("%%MatrixMarket") && json.starts_with('{'), "{name}: {text}");
     }
 }

@@ -145,12 +145,44 @@ fn records_that_do_not_fit_the_memory_are_refused() {
 }
 
 #[test]
-fn a_device_in_place_of_a_table_of_classes_is_refused() {
+fn what_is_no_file_and_has_no_end_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let args = "tune gallery:small -q --out fitted.ron --classes \"$1\"";
     let zeros = folder.path().join("zeros");
     std::os::unix::fs::symlink("/dev/zero", &zeros).unwrap();
-    let (code, said) = limited(1_000_000, args, &zeros);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("has more than 16777216 bytes"), "{said}");
+    // Without a process that writes.
+    let pipe = folder.path().join("pipe.mtx");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let large = folder.path().join("large");
+    File::create(&large).unwrap().set_len((16 << 20) + 1).unwrap();
+    let classes = "tune gallery:small -q --out fitted.ron --classes \"$1\"";
+    let no_file = "not a regular file";
+    for (args, path, expected) in [
+        (classes, &zeros, no_file),
+        (classes, &pipe, no_file),
+        (classes, &large, "has more than 16777216 bytes"),
+        ("tune --out fitted.ron --from \"$1\"", &pipe, no_file),
+        ("analyze gallery:small -q --profile \"$1\"", &pipe, no_file),
+        ("analyze . # \"$1\"", &pipe, "pipe.mtx is not a regular file and is skipped"),
+        ("apply gallery:small,n=3 -q --x \"$1\"", &zeros, "above the limit of 1049728 bytes"),
+        ("solve gallery:small,n=3 -q --rhs \"$1\"", &zeros, "above the limit of 1049728 bytes"),
+    ] {
+        let (code, said) = limited(1_000_000, args, path);
+        assert_eq!(code, Some(1), "{args}: {said}");
+        assert!(said.contains(expected), "{args}: {said}");
+    }
+}
+
+#[test]
+fn vectors_may_come_from_pipes() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = "apply gallery:small,n=3 -q --out y.mtx --x /dev/stdin < \"$1\"";
+    let x = folder.path().join("x");
+    fs::write(&x, "1\n".repeat(9)).unwrap();
+    assert_eq!(limited(1_000_000, args, &x), (Some(0), String::new()));
+    let args = "apply gallery:small,n=3 -q --out z.mtx --x <(cat \"$1\")";
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &format!("\"$0\" {args}"), env!("CARGO_BIN_EXE_sparseop")]).arg(&x);
+    assert_eq!(said(&shell.current_dir(folder.path()).output().unwrap()).0, Some(0));
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    assert_eq!(read("y.mtx"), read("z.mtx"));
 }

@@ -4,6 +4,7 @@ mod common;
 
 use common::{sparseop, stdout};
 use serde_json::Value;
+use sparseop::{Device, Profile};
 use std::fs;
 
 const A: &str = "tests/data/tuned-a.ron";
@@ -128,4 +129,18 @@ fn a_damaged_user_profile_is_reported_and_skipped() {
             run(&["profile", "show"], "XDG_CONFIG_HOME", folder.path().to_str().unwrap());
         assert!(out.contains("skipped: ") && out.contains("damaged.ron"), "{out}");
     }
+}
+
+#[test]
+fn coefficients_of_zero_give_no_gain() {
+    let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
+    profile.correction = None;
+    let kernels = profile.coefficients.values_mut().flat_map(|kernels| kernels.values_mut());
+    kernels.for_each(|coefficients| *coefficients = Default::default());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zero.ron");
+    profile.write(&path).unwrap();
+    let matrix = ["analyze", "gallery:uniform,rows=500"];
+    let text = stdout(&[&matrix[..], &["--profile", path.to_str().unwrap()]].concat());
+    assert!(!text.contains("NaN") && !text.contains("gain"), "{text}");
 }

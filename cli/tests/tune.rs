@@ -5,6 +5,7 @@ mod common;
 use common::{sparseop, stdout};
 use serde_json::Value;
 use sparseop::tuning::profile::Profile;
+use sparseop::tuning::store::sealed;
 use std::fs;
 use std::path::Path;
 
@@ -95,7 +96,7 @@ fn refusal(args: &[&str]) -> String {
 #[test]
 fn a_file_that_is_no_journal_stays() {
     let (folder, out, journal) = folder();
-    for text in ["no journal at all\n", "(schema:2,\n", "\n"] {
+    for text in ["no journal at all\n", "(schema:2,\n", "\n", "", "(", "(layout:1,policy:"] {
         fs::write(&journal, text).unwrap();
         for more in [&[][..], &["--fresh"]] {
             let said = refusal(&arguments(&out, more));
@@ -111,7 +112,8 @@ fn a_file_that_is_no_journal_stays() {
 #[test]
 fn a_second_run_with_the_same_output_is_refused() {
     let (_folder, out, journal) = folder();
-    let first = fs::File::create(&journal).unwrap();
+    fs::write(&journal, "(layout:1,policy:\"").unwrap();
+    let first = fs::File::open(&journal).unwrap();
     first.try_lock().unwrap();
     let said = refusal(&arguments(&out, &[]));
     assert!(said.contains("another process") && said.contains(&journal), "{said}");
@@ -154,15 +156,21 @@ fn a_journal_is_neither_a_link_nor_a_pipe() {
 #[cfg(unix)]
 #[test]
 fn a_journal_of_another_user_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
     let (_folder, out, journal) = folder();
-    fs::write(&journal, "").unwrap();
+    let text = "(layout:1,policy:\"";
+    fs::write(&journal, text).unwrap();
+    fs::set_permissions(&journal, fs::Permissions::from_mode(0o666)).unwrap();
+    let said = refusal(&arguments(&out, &[]));
+    assert!(said.contains(&journal) && said.contains("chmod go-w"), "{said}");
+    fs::set_permissions(&journal, fs::Permissions::from_mode(0o644)).unwrap();
     // Only the superuser can give files away.
     if std::os::unix::fs::chown(&journal, Some(65_534), None).is_err() {
         return;
     }
     let said = refusal(&arguments(&out, &["--fresh"]));
     assert!(said.contains(&journal) && said.contains("it belongs to user 65534"), "{said}");
-    assert_eq!(fs::read_to_string(&journal).unwrap(), "");
+    assert_eq!(fs::read_to_string(&journal).unwrap(), text);
 }
 
 #[test]
@@ -329,11 +337,9 @@ fn a_run_starts_from_the_stored_decision() {
     let folder = fs::read_dir(store.join("sparseop/decisions")).unwrap();
     let entry = folder.map(|file| file.unwrap().path()).next().unwrap();
     let text = fs::read_to_string(&entry).unwrap();
-    fs::write(
-        &entry,
-        text.replacen(&format!("winner: \"{first}\""), &format!("winner: \"{FAR}\""), 1),
-    )
-    .unwrap();
+    let (text, _checksum) = text.rsplit_once("\n//").unwrap();
+    let text = text.replacen(&format!("winner: \"{first}\""), &format!("winner: \"{FAR}\""), 1);
+    fs::write(&entry, sealed(&text)).unwrap();
     assert_eq!(remembered(&store, matrix).0, FAR);
     let (second, _) = tune();
     assert_ne!(second, FAR);
@@ -413,7 +419,20 @@ fn kept_measurements_give_the_same_profile_again() {
     let refused = sparseop(&["tune", "--from", &plain, "--from", &strange]).assert().code(1);
     let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
     assert!(said.contains("kernels of another version"), "{said}");
-    for (text, expected) in [("", "header line"), ("(layout:1)\n", "header line")] {
+    let whole = fs::read_to_string(&plain).unwrap();
+    let changed = |from: &str, to: &str| {
+        assert!(whole.contains(from), "{whole}");
+        whole.replacen(from, to, 1)
+    };
+    for (text, expected) in [
+        (String::new(), "header line"),
+        ("(layout:1)\n".to_owned(), "header line"),
+        (changed("threads:2", "threads:0"), "line 1: it was measured on 0 threads"),
+        (changed("copy_bandwidth:Some(", "copy_bandwidth:Some(-"), "line 1: its ceilings must be"),
+        (changed("nrows:", "nrows:1844674407370"), "line 2: nrows of `gallery:small"),
+        (changed("cv:", "cv:-1"), "line 2: cv of `gallery:small"),
+        (changed("class:\"", "class:\"\\u{1b}"), "line 2: its names are"),
+    ] {
         fs::write(&strange, text).unwrap();
         let refused = sparseop(&["tune", "--from", &strange]).assert().code(1);
         let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();

@@ -4,7 +4,7 @@ use crate::blocks::block_rows;
 use crate::comm::{Communicator, agree, sum_words};
 use crate::partition::Partition;
 use crate::transpose::EntryArrays;
-use sparseop::matrix::market::MarketPieces;
+use sparseop::matrix::market::{MarketPieces, shortened};
 use sparseop::matrix::{CsrMatrix, Triplets};
 use sparseop::{Error, Scalar, ToCsr};
 use std::fs::File;
@@ -73,7 +73,7 @@ pub(crate) fn by_entries(
 /// Opens a file, and reads its banner and size line.
 fn open(path: &Path) -> Result<(File, u64, MarketPieces), Error> {
     let io = |action| move |source| Error::Io { action, path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(io("open"))?;
+    let mut file = sparseop::open_regular(path).map_err(io("open"))?;
     let length = file.metadata().map_err(io("read"))?.len();
     let mut head = Vec::new();
     loop {
@@ -105,7 +105,9 @@ fn lines(
     // Begins one byte before the range: a line end there means that the range begins with a line.
     let from = range.start.saturating_sub(1).max(body);
     let mut text = sparseop::try_zeroed::<u8>((range.end - from) as usize)?;
-    file.seek(SeekFrom::Start(from)).and_then(|_| file.read_exact(&mut text)).map_err(failed)?;
+    file.seek(SeekFrom::Start(from))
+        .and_then(|_| file.read_exact(&mut text))
+        .map_err(|error| failed(shortened(error)))?;
     let skipped = match from < range.start {
         false => 0,
         true => text.iter().position(|&byte| byte == b'\n').map_or(text.len(), |end| end + 1),

@@ -1,7 +1,8 @@
 //! A file of any bytes in the store is an entry or a miss. An entry that is found is stored as a
 //! file that is found as the same entry.
 //!
-//! An entry is bound to the machine: the bytes are edits of this machine's.
+//! An entry is bound to the machine: the bytes are edits of this machine's. Half of the edited
+//! entries get a checksum that fits, so that their texts are parsed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +10,7 @@ use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::DeviceSpec;
 use sparseop::matrix::gallery::Spec;
 use sparseop::tuning::decision::{Request, TimedPlan, TimingOutcome, TimingRun};
-use sparseop::tuning::store::{DecisionKey, Store, StoredDecision};
+use sparseop::tuning::store::{DecisionKey, Store, StoredDecision, sealed};
 use sparseop::{Device, ScalarKind};
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -60,6 +61,12 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     Place { store, key, device, file, text }
 });
 
+/// The entry without its last line, the checksum.
+fn unsealed(entry: &[u8]) -> &[u8] {
+    let end = entry[..entry.len() - 1].iter().rposition(|&byte| byte == b'\n');
+    &entry[..end.unwrap()]
+}
+
 /// The entry with pieces replaced: each edit has a position, the number of bytes that go, and those
 /// that come.
 fn edited(text: &[u8], mut edits: &[u8]) -> Vec<u8> {
@@ -76,7 +83,14 @@ fn edited(text: &[u8], mut edits: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|edits: &[u8]| {
     let Place { store, key, device, file, text } = &*PLACE;
-    fs::write(file, edited(text, edits)).unwrap();
+    let written = match edits.split_first() {
+        Some((first, edits)) if first % 2 == 1 => {
+            let text = edited(unsealed(text), edits);
+            String::from_utf8(text).map_or_else(|e| e.into_bytes(), |text| sealed(&text).into())
+        }
+        _ => edited(text, edits),
+    };
+    fs::write(file, written).unwrap();
     let found = store.find(key, device);
     assert!(found.is_ok() || !edits.is_empty());
     if let Ok(entry) = found {

@@ -26,6 +26,7 @@ mod vector;
 #[doc(hidden)]
 pub use array::DeviceArray;
 pub(crate) use constants::BLOCK;
+pub use cpu::prepare_threads;
 pub use cuda::Gpu;
 #[cfg(all(feature = "cuda", test))]
 pub(crate) use cuda::compiler;

@@ -122,6 +122,13 @@ mod unix {
             answer(unsafe { libc::renameat(folder, from.as_ptr(), folder, to.as_ptr()) }).map(drop)
         }
 
+        /// Gives a file a second name, which no other file may have.
+        pub(in super::super) fn link(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+            let (from, to, folder) = (terminated(from)?, terminated(to)?, self.file.as_raw_fd());
+            // SAFETY: the descriptor is open, and the names end with a zero byte.
+            answer(unsafe { libc::linkat(folder, from.as_ptr(), folder, to.as_ptr(), 0) }).map(drop)
+        }
+
         /// Removes a file.
         pub(in super::super) fn remove(&self, name: &OsStr) -> io::Result<()> {
             let name = terminated(name)?;
@@ -183,6 +190,11 @@ mod portable {
         /// Renames a file, in place of whatever has the name.
         pub(in super::super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
             fs::rename(self.path.join(from), self.path.join(to))
+        }
+
+        /// Gives a file a second name, which no other file may have.
+        pub(in super::super) fn link(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+            fs::hard_link(self.path.join(from), self.path.join(to))
         }
 
         /// Removes a file.

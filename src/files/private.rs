@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 #[cfg(unix)]
-pub(super) use unix::{check_owner, user};
+pub(super) use unix::{check, user};
 
 /// Warnings about files that are not trusted.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -113,6 +113,14 @@ impl PrivateFolder {
             }
         };
         super::replace(&Arc::new(folder), name.as_ref(), fill)
+    }
+
+    /// Removes a file. Errors are ignored, and nothing is removed if the folder is not trusted.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn remove(&self, name: &str) {
+        if let Ok(Some(folder)) = self.open(false) {
+            let _ = folder.remove(name.as_ref());
+        }
     }
 
     /// The regular files of the folder except temporary ones, oldest first. Files whose time is yet
@@ -287,7 +295,7 @@ mod unix {
 
     /// Checks that a file belongs to the user of this process, and that no other user may write to
     /// it.
-    fn check(found: &Metadata) -> io::Result<()> {
+    pub(in super::super) fn check(found: &Metadata) -> io::Result<()> {
         check_owner(found)?;
         if found.mode() & 0o022 != 0 {
             let reason = "its group or others may write to it; remove that right by chmod go-w";
@@ -297,7 +305,7 @@ mod unix {
     }
 
     /// Checks that a file belongs to the user of this process.
-    pub(in super::super) fn check_owner(found: &Metadata) -> io::Result<()> {
+    fn check_owner(found: &Metadata) -> io::Result<()> {
         let (owner, user) = (found.uid(), user());
         if owner == user {
             return Ok(());

@@ -80,6 +80,16 @@ impl Temporary {
         self.rename_locked(name, &mut temporaries())
     }
 
+    /// Renames the file to its final name, unless there is a file of that name.
+    pub(super) fn rename_new(self, name: &OsStr) -> io::Result<()> {
+        let linked = self.folder.link(self.name.as_ref(), name);
+        // The file system may have no hard links.
+        let is_free = |folder: &Folder| {
+            folder.read(name).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        if linked.is_err() && is_free(&self.folder) { self.rename(name) } else { linked }
+    }
+
     fn rename_locked(&mut self, name: &OsStr, temporaries: &mut Names) -> io::Result<()> {
         self.folder.rename(self.name.as_ref(), name)?;
         temporaries.retain(|(_, known)| *known != self.name);

@@ -52,8 +52,8 @@ fn an_existing_file_keeps_its_permissions_and_its_hard_links() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("file"), folder.path().join("link"));
     fs::write(&file, "the old content").unwrap();
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    for kept in [0o600, 0o666, 0o640] {
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for kept in [0o600, 0o666, 0o640, 0o6755, 0o1644] {
         fs::set_permissions(&file, fs::Permissions::from_mode(kept)).unwrap();
         write_atomically(&file, |out| out.write_all(b"the new content")).unwrap();
         assert_eq!(mode(&file), kept);
@@ -68,6 +68,27 @@ fn an_existing_file_keeps_its_permissions_and_its_hard_links() {
     assert!(failed.is_err());
     assert_eq!(fs::read_to_string(&link).unwrap(), "newer");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left behind");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_existing_file_keeps_its_attributes() {
+    use std::os::fd::AsRawFd;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, "the old content").unwrap();
+    let file = File::open(&path).unwrap();
+    let (name, value) = (c"user.origin".as_ptr(), c"me");
+    // SAFETY: the descriptor is open, the name ends with a zero byte, and the value has two bytes.
+    let set = unsafe { libc::fsetxattr(file.as_raw_fd(), name, value.as_ptr().cast(), 2, 0) };
+    if set != 0 {
+        println!("skipped: the file system has no attributes");
+        return;
+    }
+    write_atomically(&path, |out| out.write_all(b"new")).unwrap();
+    assert!(has_attributes(&File::open(&path).unwrap()));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
 }
 
 #[cfg(unix)]
@@ -219,6 +240,8 @@ fn a_folder_that_is_exchanged_is_written_and_cleared_no_more() {
     written.unwrap();
     assert_eq!(fs::read(moved.join("entry")).unwrap(), b"new");
     files.iter().for_each(FolderFile::remove);
+    #[cfg(feature = "cuda")]
+    private.remove("entry");
     assert!(!moved.join("entry").exists());
     assert_eq!(fs::read(other.join("entry")).unwrap(), b"of the user");
     assert_eq!(fs::read_dir(&other).unwrap().count(), 1);

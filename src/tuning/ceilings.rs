@@ -2,7 +2,7 @@
 
 use super::stopwatch::timed;
 use crate::Error;
-use crate::device::{Ceilings, Device};
+use crate::device::{Ceilings, Device, prepare_threads};
 use crate::memory::filled;
 use crate::parallel;
 
@@ -31,6 +31,7 @@ fn copy_bandwidth() -> Result<f64, Error> {
     const REPEATS: usize = 5;
     // Not zeros: the system may provide zeroed pages without any memory behind them.
     let (from, mut to) = (filled(BYTES, 1u8)?, filled(BYTES, 2u8)?);
+    prepare_threads();
     let piece = BYTES.div_ceil(rayon::current_num_threads());
     let mut copy = || {
         let pieces = to.chunks_mut(piece).zip(from.chunks(piece));

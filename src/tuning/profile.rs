@@ -5,12 +5,14 @@ use super::cost::{CacheReach, Coefficients};
 use super::record::{Record, Validation};
 use super::ron_text;
 use crate::device::{Ceilings, DeviceSpec};
+use crate::error::printable;
+use crate::files::open_regular;
 use crate::formats::kernel_names::fallback_kernels;
 use crate::formats::{KernelCosts, Target, Work};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -55,12 +57,17 @@ pub struct Profile {
 /// Value of `instructions` in a profile for any device of its kind; see [`Profile::generic`].
 pub(super) const ANY: &str = "any";
 
-/// Largest number of characters of a name in a profile.
-const MAX_NAME: usize = 200;
+/// Largest number of characters of a name in a profile: that of the name of a folder, which is a
+/// class of matrices.
+const MAX_NAME: usize = 255;
 
 /// True if a name can be quoted in a line.
-fn is_plain(name: &str) -> bool {
-    name.chars().count() <= MAX_NAME && !name.chars().any(char::is_control)
+pub fn is_plain(name: &str) -> bool {
+    name.chars().count() <= MAX_NAME && matches!(printable(name), Cow::Borrowed(_))
+}
+
+fn too_large() -> String {
+    format!("it has more than {MAX_BYTES} bytes, which no profile has")
 }
 
 /// Part common to all schemas.
@@ -145,7 +152,8 @@ impl Profile {
     }
 
     /// Description of an inadmissible value, if any.
-    fn defect(&self) -> Option<String> {
+    #[doc(hidden)]
+    pub fn defect(&self) -> Option<String> {
         /// Larger than any cache, in bytes.
         const MOST: f64 = 1e15;
         if !self.names().all(is_plain) {
@@ -207,10 +215,9 @@ impl Profile {
         let fail = |message: String| Error::Profile { origin: path.display().to_string(), message };
         let io = |e| Error::io("read", path, e);
         let mut bytes = Vec::new();
-        // Reading a device or a pipe, which have no length, also ends here.
-        File::open(path).map_err(io)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
+        open_regular(path).map_err(io)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
         if bytes.len() as u64 > MAX_BYTES {
-            return Err(fail(format!("it has more than {MAX_BYTES} bytes, which no profile has")));
+            return Err(fail(too_large()));
         }
         let text = String::from_utf8(bytes).map_err(|e| fail(format!("not a profile: {e}")))?;
         Self::parse(&path.display().to_string(), &text)
@@ -220,17 +227,24 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if it cannot be written.
+    /// [`Error::Io`] if it cannot be written, [`Error::Profile`] if [`Profile::read`] would refuse
+    /// it.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.write_file(path.as_ref())
     }
 
     fn write_file(&self, path: &Path) -> Result<(), Error> {
+        let origin = path.display().to_string();
+        let fail = |message: String| Error::Profile { origin: origin.clone(), message };
         let style = ron::ser::PrettyConfig::new().depth_limit(4).struct_names(false);
-        let text = ron_text::pretty(self, style).map_err(|e| Error::Profile {
-            origin: path.display().to_string(),
-            message: format!("cannot be written as RON: {e}"),
-        })?;
+        let text = ron_text::pretty(self, style)
+            .map_err(|e| fail(format!("cannot be written as RON: {e}")))?;
+        if text.len() as u64 >= MAX_BYTES {
+            return Err(fail(format!("it is not written: {}", too_large())));
+        }
+        if let Some(defect) = self.defect() {
+            return Err(fail(format!("it is not written: {defect}")));
+        }
         crate::files::write_atomically(path, |file| {
             file.write_all(text.as_bytes())?;
             file.write_all(b"\n")
@@ -429,7 +443,7 @@ mod tests {
     fn invalid_profiles_are_refused_before_they_are_read_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large.ron");
-        File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
         let message = Profile::read(&path).unwrap_err().to_string();
         assert!(
             message.contains("large.ron") && message.contains("more than 67108864 bytes"),
@@ -468,6 +482,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("profile.ron");
         profile.write(&path).unwrap();
+        let mut refused = profile.clone();
+        refused.device.threads = 0;
+        let message = refused.write(&path).unwrap_err().to_string();
+        assert!(message.contains("it is not written: it was measured on 0 threads"), "{message}");
         assert_eq!(Profile::read(&path).unwrap(), profile);
     }
 }

@@ -1,9 +1,10 @@
 //! Decision store: results of calibrations on disk, so that the same matrix is not timed again.
 //!
-//! Each decision is one small RON file. The store only saves time. An entry that is damaged, of
-//! another version of the kernels, for another key or possibly written by another user is a miss,
-//! with its reason. If the folder is not writable, decisions are not stored. Entries are written
-//! atomically, so that any number of processes of a user can share a folder.
+//! Each decision is one small RON file, whose last line is a comment with the checksum of the rest.
+//! The store only saves time. An entry that is damaged, of another version of the kernels, for
+//! another key or possibly written by another user is a miss, with its reason. If the folder is
+//! not writable, decisions are not stored. Entries are written atomically, so that any number of
+//! processes of a user can share a folder.
 
 use super::decision::{Request, TimingOutcome, TimingRun};
 use super::ron_text;
@@ -27,7 +28,7 @@ pub const STORE_VARIABLE: &str = "SPARSEOP_STORE";
 const FOLDER: &str = "sparseop/decisions";
 
 /// Version of the layout of [`StoredDecision`]; an entry of another version is a miss.
-const SCHEMA: u32 = 4;
+const SCHEMA: u32 = 5;
 
 /// First bytes of every entry, which distinguish it from other files of the folder.
 const START: &[u8] = b"(\n    schema: ";
@@ -241,12 +242,16 @@ impl Store {
     pub fn find(&self, key: &DecisionKey, device: &DeviceSpec) -> Result<StoredDecision, Miss> {
         let damaged = |error: &dyn Display| Miss::Damaged(error.to_string());
         let bytes = self.folder.read(&key.file(), MAX_BYTES).map_err(Miss::Untrusted)?;
-        let text = String::from_utf8(bytes.ok_or(Miss::Unknown)?).map_err(|e| damaged(&e))?;
-        let schema: Schema = ron::from_str(&text).map_err(|error| damaged(&error))?;
+        let bytes = bytes.ok_or(Miss::Unknown)?;
+        let text = str::from_utf8(&bytes).map_err(|error| damaged(&error))?;
+        let schema: Schema = ron::from_str(text).map_err(|error| damaged(&error))?;
         if schema.schema != SCHEMA {
             return Err(Miss::Stale(format!("its schema is {}, not {SCHEMA}", schema.schema)));
         }
-        let entry: StoredDecision = ron::from_str(&text).map_err(|error| damaged(&error))?;
+        if !is_sealed(text) {
+            return Err(damaged(&"its checksum is not that of its text"));
+        }
+        let entry: StoredDecision = ron::from_str(text).map_err(|error| damaged(&error))?;
         entry.objection(key, device).map_or(Ok(entry), Err)
     }
 
@@ -263,7 +268,7 @@ impl Store {
         };
         let text = ron_text::pretty(entry, ron::ser::PrettyConfig::new().new_line("\n"))
             .map_err(invalid)?;
-        self.folder.write(&name, |file| file.write_all(text.as_bytes()))?;
+        self.folder.write(&name, |file| file.write_all(sealed(&text).as_bytes()))?;
         self.trim();
         Ok(())
     }
@@ -272,13 +277,27 @@ impl Store {
     fn trim(&self) {
         let mut files = self.folder.oldest_first();
         files.retain(|file| file.name.to_str().is_some_and(is_entry_name));
-        // Few more files than entries have such names: only those to be removed are looked into.
+        // That opens every file, and is done only if there may be too many entries.
+        if files.len() > self.capacity {
+            files.retain(|file| file.begins_with(START));
+        }
         for file in &files[..files.len().saturating_sub(self.capacity)] {
-            if file.begins_with(START) {
-                file.remove();
-            }
+            file.remove();
         }
     }
+}
+
+/// Before the checksum of an entry.
+const SEAL: &str = "\n// ";
+
+/// The text of an entry with its checksum in a last line.
+pub fn sealed(text: &str) -> String {
+    format!("{text}{SEAL}{:016x}\n", xxh3_64(text.as_bytes()))
+}
+
+/// True if the last line is the checksum of the others.
+fn is_sealed(text: &str) -> bool {
+    text.rsplit_once(SEAL).is_some_and(|(unsealed, _)| sealed(unsealed) == text)
 }
 
 /// True for names as [`DecisionKey::file`] makes them.

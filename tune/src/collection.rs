@@ -6,7 +6,6 @@ use anyhow::{Context, Result, anyhow, bail};
 use sparseop::matrix::gallery::{self, Spec, Values};
 use sparseop::matrix::market;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -25,7 +24,7 @@ impl Classes {
     /// An error if the file cannot be read, is larger than any table, or has no such column.
     pub fn read(path: &Path) -> Result<Self> {
         let mut text = String::new();
-        let read = File::open(path)
+        let read = sparseop::open_regular(path)
             .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
             .with_context(|| format!("cannot read {}", path.display()))?;
         if read as u64 > MAX_BYTES {

@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// Version of the layout of the lines.
 const LAYOUT: u32 = 1;
 
+/// First bytes of a header line of this layout. A journal is created with them.
+const START: &str = "(layout:1,policy:\"";
+
 /// First bytes of compressed files (RFC 8878, 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
@@ -93,6 +96,9 @@ fn read_lines(reader: impl BufRead) -> Result<Contents> {
     if header.layout != LAYOUT {
         bail!("it has layout {}, and this program reads {LAYOUT}", header.layout);
     }
+    if let Some(defect) = header.provenance.defect() {
+        bail!("line 1: {defect}");
+    }
     good += bytes;
     let (mut measured, mut broken) = (Vec::new(), None);
     while let Some(bytes) = next(&mut line)? {
@@ -129,7 +135,7 @@ pub struct StoredMeasurements {
 /// Reads stored measurements, compressed or not.
 fn read(path: &Path) -> Result<StoredMeasurements> {
     let reading = || format!("cannot use the measurements in {}", path.display());
-    let mut file = File::open(path).with_context(reading)?;
+    let mut file = sparseop::open_regular(path).with_context(reading)?;
     let mut magic = Vec::new();
     (&mut file).take(ZSTD_MAGIC.len() as u64).read_to_end(&mut magic).with_context(reading)?;
     file.rewind().with_context(reading)?;
@@ -191,7 +197,7 @@ pub fn write(path: &Path, header: &MeasurementsHeader, measured: &[Measured]) ->
 /// A level for small files at hundreds of megabytes per second.
 const LEVEL: i32 = 9;
 
-/// The locked file of a journal. It is removed on drop if it is empty.
+/// The locked file of a journal. It is removed on drop if it has no header.
 pub struct JournalFile {
     path: PathBuf,
     file: File,
@@ -228,9 +234,14 @@ impl JournalFile {
                     path.display()
                 );
             }
-            let mut options = File::options();
-            options.read(true).write(true).create(true).truncate(false);
-            let file = sparseop::open_own(&path, &mut options).with_context(opening)?;
+            let file = match sparseop::open_own(&path, File::options().read(true).write(true)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    // A file that is no journal never has this name, whenever the process ends.
+                    sparseop::write_new(&path, |out| out.write_all(START.as_bytes()))?;
+                    continue;
+                }
+                opened => opened.with_context(opening)?,
+            };
             match file.try_lock() {
                 // A file system without locks does not tell processes apart.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
@@ -244,10 +255,9 @@ impl JournalFile {
             if !is_at(&file, &path) {
                 continue;
             }
-            let mut locked = Self { path: path.clone(), file };
             let mut start = Vec::new();
-            let read = (&locked.file).take(START_BYTES).read_to_end(&mut start);
-            read.and_then(|_| locked.file.rewind()).with_context(opening)?;
+            let read = (&file).take(START_BYTES).read_to_end(&mut start);
+            read.and_then(|_| (&file).rewind()).with_context(opening)?;
             if !is_header_start(&start) {
                 bail!(
                     "{} is not a journal of measurements and is not overwritten; move it away, or \
@@ -255,7 +265,7 @@ impl JournalFile {
                     path.display()
                 );
             }
-            return Ok(locked);
+            return Ok(Self { path, file });
         }
         bail!("{}: other processes keep removing it", opening())
     }
@@ -270,7 +280,7 @@ impl JournalFile {
         let opening = || format!("cannot keep the journal {display}");
         let (mut measured, mut discarded) = (Vec::new(), None);
         let mut good = 0;
-        let is_new = self.file.metadata().with_context(opening)?.len() == 0;
+        let is_new = self.file.metadata().with_context(opening)?.len() <= START.len() as u64;
         if !fresh && !is_new {
             let found = match read_lines(BufReader::new(&self.file)) {
                 // The lines that cannot be read now may be intact.
@@ -287,8 +297,9 @@ impl JournalFile {
                 Err(reason) => discarded = Some(format!("{display} is restarted: {reason}")),
             }
         }
-        self.file.set_len(good).with_context(opening)?;
-        self.file.seek(SeekFrom::End(0)).with_context(opening)?;
+        // A process that is killed here leaves a journal.
+        self.file.set_len(good.max(START.len() as u64)).with_context(opening)?;
+        self.file.seek(SeekFrom::Start(good)).with_context(opening)?;
         let mut journal = Journal(self);
         if good == 0 {
             journal.add(&line(header)?)?;
@@ -299,9 +310,10 @@ impl JournalFile {
 
 impl Drop for JournalFile {
     fn drop(&mut self) {
-        let is_empty = self.file.metadata().is_ok_and(|found| found.len() == 0);
-        if is_empty && is_at(&self.file, &self.path) {
-            // An empty file that stays is taken for a new journal.
+        let start = START.len() as u64;
+        let is_new = self.file.metadata().is_ok_and(|found| found.len() <= start);
+        if is_new && is_at(&self.file, &self.path) {
+            // A file that stays is taken for a new journal.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -312,16 +324,9 @@ const START_BYTES: u64 = 64;
 
 /// True for the start of a header line of any layout, also of one that was not finished.
 fn is_header_start(text: &[u8]) -> bool {
-    /// The text after `expected`, or after its own end, if they begin alike.
-    fn rest<'a>(text: &'a [u8], expected: &[u8]) -> Option<&'a [u8]> {
-        let common = text.len().min(expected.len());
-        let (start, rest) = text.split_at(common);
-        (start == &expected[..common]).then_some(rest)
-    }
-    let Some(layout) = rest(text, b"(layout:") else { return false };
+    let Some(layout) = text.strip_prefix(b"(layout:") else { return false };
     let digits = layout.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let policy = &layout[digits..];
-    (digits > 0 || layout.is_empty()) && rest(policy, b",policy:").is_some()
+    digits > 0 && layout[digits..].starts_with(b",policy:\"")
 }
 
 /// True if an open file is the one at a path.
@@ -377,7 +382,7 @@ mod tests {
     fn lines_that_cannot_be_read_are_not_truncated() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
-        std::fs::write(&path, "(layout:1,policy:").unwrap();
+        std::fs::write(&path, format!("{START}Policy")).unwrap();
         // It cannot be read.
         let file = File::options().write(true).open(&path).unwrap();
         let locked = JournalFile { path: path.clone(), file };
@@ -391,16 +396,16 @@ mod tests {
         let header = MeasurementsHeader::new(String::new(), provenance);
         let error = locked.open(&header, false).err().unwrap();
         assert!(format!("{error:#}").contains("cannot keep the journal"), "{error:#}");
-        assert_eq!(std::fs::read(&path).unwrap().len(), 17);
+        assert_eq!(std::fs::read(&path).unwrap().len(), START.len() + 6);
+        assert!(line(&header).unwrap().starts_with(START));
     }
 
     #[test]
     fn a_journal_is_told_by_its_first_line() {
-        for ours in ["", "(lay", "(layout:", "(layout:1", "(layout:12,pol", "(layout:1,policy:\"x"]
-        {
+        for ours in [START, "(layout:12,policy:\"x"] {
             assert!(is_header_start(ours.as_bytes()), "{ours}");
         }
-        for other in ["x", "\n", "(layout\n", "(layout:x", "(layout:,policy:", "(layout:1)"] {
+        for other in ["", "(", "(layout:", "(layout:1", "(layout:1,policy:", "(layout:,policy:\""] {
             assert!(!is_header_start(other.as_bytes()), "{other}");
         }
     }

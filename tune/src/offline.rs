@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
 use sparseop::analysis::Fingerprint;
 use sparseop::formats::{Plan, Target, Work};
+use sparseop::matrix::MAX_DIMENSION;
 use sparseop::tuning::features::MatrixFeatures;
+use sparseop::tuning::profile::is_plain;
 use sparseop::tuning::record::{Record, RecordedRun, RecordedStats};
 
 /// Measured times of every plan on one matrix, with all data for a fit: they can be stored, and
@@ -91,23 +93,30 @@ impl Measured {
         }
     }
 
-    /// Description of an inadmissible number, if any: measurements may come from a file.
+    /// Description of an inadmissible value, if any: measurements may come from a file.
     pub fn defect(&self) -> Option<String> {
-        let features = [
-            self.features.mean,
-            self.features.cv,
-            self.features.gini,
-            self.features.shifted,
-            self.features.runs,
-        ];
-        let wrong = |run: &PlanRun| {
-            let times = [run.product, run.prepare];
-            !(times.iter().all(|t| t.is_finite() && *t >= 0.0) && run.product > 0.0)
-        };
-        if features.iter().any(|feature| !(feature.is_finite() && *feature >= 0.0)) {
-            return Some(format!("a feature of `{}` is negative or not finite", self.matrix));
+        let Self { matrix, features, .. } = self;
+        if ![matrix, &self.class].into_iter().all(|name| is_plain(name)) {
+            return Some("its names are too long or not printable".to_owned());
         }
-        let run = self.runs.iter().find(|run| wrong(run))?;
-        Some(format!("the time of {} on `{}` cannot be", run.plan, self.matrix))
+        let sizes = [("nrows", features.nrows), ("ncols", features.ncols)];
+        if let Some((name, size)) = sizes.into_iter().find(|size| size.1 > MAX_DIMENSION) {
+            return Some(format!("{name} of `{matrix}` is {size}, more than a matrix has"));
+        }
+        let shares = [
+            ("mean", features.mean),
+            ("cv", features.cv),
+            ("gini", features.gini),
+            ("shifted", features.shifted),
+            ("runs", features.runs),
+        ];
+        let is_valid = |number: f64| number.is_finite() && number >= 0.0;
+        if let Some((name, share)) = shares.into_iter().find(|share| !is_valid(share.1)) {
+            return Some(format!("{name} of `{matrix}` is {share}, negative or not finite"));
+        }
+        let wrong =
+            |run: &&PlanRun| !(is_valid(run.product) && is_valid(run.prepare) && run.product > 0.0);
+        let run = self.runs.iter().find(wrong)?;
+        Some(format!("the time of {} on `{matrix}` cannot be", run.plan))
     }
 }

@@ -5,7 +5,7 @@ use crate::offline::{Measured, PlanRun};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
-use sparseop::device::{Ceilings, DeviceSpec};
+use sparseop::device::{Ceilings, DeviceSpec, prepare_threads};
 use sparseop::formats::kernel_names::{SPLIT_ROWS, fallback_kernels};
 use sparseop::formats::{Plan, Target};
 use sparseop::tuning::correction::{Correction, Feature, Features, correction_features};
@@ -64,6 +64,32 @@ pub struct Provenance {
     pub command: String,
 }
 
+impl Provenance {
+    /// A profile without coefficients.
+    fn profile(&self) -> Profile {
+        let Self { kernels, device, ceilings, date, command } = self.clone();
+        Profile {
+            schema: SCHEMA,
+            kernels,
+            cache_reach: CacheReach::usual(&device),
+            device,
+            date,
+            command,
+            ceilings,
+            cache_bytes: CACHES[0],
+            validation: Validation::default(),
+            coefficients: BTreeMap::new(),
+            correction: None,
+            records: Vec::new(),
+        }
+    }
+
+    /// Description of an inadmissible value, if any: provenance may come from a file.
+    pub fn defect(&self) -> Option<String> {
+        self.profile().defect()
+    }
+}
+
 /// A profile, with the choices of its validation.
 #[derive(Debug, Clone)]
 pub struct Refit {
@@ -108,6 +134,7 @@ pub struct Predicted {
 ///
 /// The profile includes a correction if that lowers the held-out regret.
 pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
+    prepare_threads();
     let judged = judged(measured);
     let plain = with_best_cache(measured, &judged, provenance);
     let candidates = [false, true].map(|corrected| {
@@ -172,22 +199,8 @@ fn all(measured: &[Measured]) -> Vec<&Measured> {
 
 /// The profile without correction, with the best candidate for the cache size.
 fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provenance) -> Profile {
-    let Provenance { kernels, device, ceilings, date, command } = provenance.clone();
-    let caches = caches(&device);
-    let empty = Profile {
-        schema: SCHEMA,
-        kernels,
-        cache_reach: CacheReach::usual(&device),
-        device,
-        date,
-        command,
-        ceilings,
-        cache_bytes: CACHES[0],
-        validation: Validation::default(),
-        coefficients: BTreeMap::new(),
-        correction: None,
-        records: Vec::new(),
-    };
+    let empty = provenance.profile();
+    let caches = caches(&empty.device);
     let largest = caches.last().copied().unwrap_or(CACHES[0]);
     let is_large = |m: &Measured| {
         let least = m.runs.iter().map(|run| run.work.bytes()).min();

@@ -48,6 +48,7 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
     writeln!(out, " on {}", findings.device)?;
     let rival = rival(decision);
     if let (Some(rival), Some((chosen, _))) = (rival, time_of(decision, &decision.plan))
+        && chosen > 0.0
         && let Some((other, _)) = time_of(decision, &rival.plan)
     {
         let what = match decision.plan.format() {

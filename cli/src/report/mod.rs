@@ -35,6 +35,11 @@ pub(super) struct ReportArg {
 }
 
 impl ReportArg {
+    /// Output file of the page, if requested.
+    pub(super) fn path(&self) -> Option<&PathBuf> {
+        self.path.as_ref()
+    }
+
     /// Returns an empty page if a report is requested.
     ///
     /// # Errors

@@ -98,6 +98,13 @@ pub(super) struct SolveArgs {
     choice: ChoiceArgs,
 }
 
+impl SolveArgs {
+    /// Files of the results.
+    pub(super) fn outputs(&self) -> Vec<PathBuf> {
+        self.out.iter().chain(&self.history).cloned().collect()
+    }
+}
+
 /// Methods of `--method`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
@@ -265,7 +272,7 @@ fn right_hand_side<T: Scalar>(
     console: &Console,
 ) -> Result<Vec<T>> {
     if let Some(file) = &args.rhs {
-        return Ok(market::read_vector(file)?);
+        return Ok(market::read_vector_of(file, op.nrows())?);
     }
     console.note("b is A times all ones; give another with --rhs");
     let mut b = sparseop::try_zeroed(op.nrows())?;

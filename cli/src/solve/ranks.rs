@@ -103,7 +103,8 @@ fn right_hand_side<T: Scalar>(args: &SolveArgs, part: &PartOp<T>) -> Result<Vec<
         part.apply(&sparseop::filled(part.own_columns().len(), T::ONE)?, &mut b)?;
         return Ok(b);
     };
-    let (b, (nrows, ncols)) = (market::read_vector::<T>(file)?, part.shape());
+    let (nrows, ncols) = part.shape();
+    let b = market::read_vector_of::<T>(file, nrows)?;
     if b.len() != nrows {
         let (vector, expected, found) = ("b", nrows, b.len());
         return Err(sparseop::Error::VectorLength { vector, expected, found, nrows, ncols }.into());

@@ -123,6 +123,21 @@ pub(super) struct TuneArgs {
     report: ReportArg,
 }
 
+impl TuneArgs {
+    /// Files of the results, and the journal.
+    pub(super) fn outputs(&self) -> Vec<PathBuf> {
+        let results = self.out.iter().chain(&self.records).chain(self.report.path()).cloned();
+        results.chain(self.out.as_deref().map(journal_of)).collect()
+    }
+}
+
+/// The journal of the measurements for a profile.
+fn journal_of(out: &Path) -> PathBuf {
+    let mut journal = out.as_os_str().to_owned();
+    journal.push(".journal");
+    journal.into()
+}
+
 /// Parses a time such as `90s`, `10m` or `1.5h`, in seconds.
 fn parse_duration(text: &str) -> Result<f64, String> {
     let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
@@ -262,9 +277,7 @@ fn measure_all(
     console: &Console,
 ) -> Result<Collected> {
     // Locked before anything is measured.
-    let mut journal_path = out.as_os_str().to_owned();
-    journal_path.push(".journal");
-    let journal_file = JournalFile::lock(journal_path.into())?;
+    let journal_file = JournalFile::lock(journal_of(out))?;
     let items = collect(args, &classes, console)?;
     let scalars = args.dtype.map_or(ScalarKind::ALL.to_vec(), |scalar| vec![scalar]);
     let device = args.device.get()?;

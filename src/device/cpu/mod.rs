@@ -12,7 +12,7 @@ pub(crate) use raw::{element, element_at, read, write};
 pub(crate) use simd::has_avx2;
 pub(crate) use simd::{CpuKernel, PADDING, Vector, dispatch, prefetch, set_lanes, widened};
 pub(crate) use strip::{Slots, strip};
-pub(crate) use threads::prepare_threads;
+pub use threads::prepare_threads;
 
 use crate::{Scalar, parallel};
 use std::ops::{AddAssign, Range};

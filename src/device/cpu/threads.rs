@@ -16,7 +16,7 @@ static ALONE: AtomicBool = AtomicBool::new(false);
 /// Creates rayon's global pool, unless the program has done so, with as many of its threads as the
 /// system permits. If there are none, and in a child of `fork`, the calling thread works alone.
 #[inline]
-pub(crate) fn prepare_threads() {
+pub fn prepare_threads() {
     // The pool that a thread is in is used, whatever the global one.
     if rayon::current_thread_index().is_some() && !ALONE.load(Relaxed) {
         return;

@@ -87,6 +87,11 @@ impl Cache {
         Ok(())
     }
 
+    /// Removes an entry that the driver refuses, if it can be removed: the code is compiled anew.
+    pub(super) fn remove(&self, entry: &str) {
+        self.folder.remove(entry);
+    }
+
     /// Removes the oldest entries until the rest is within the capacity. Other files stay. Errors
     /// are ignored: another process may have removed the file.
     fn trim(&self) {
@@ -103,11 +108,6 @@ impl Cache {
             bytes -= file.bytes;
         }
     }
-}
-
-/// Removes an entry that the driver refuses, if it can be removed: the code is compiled anew.
-pub(super) fn remove(path: &Path) {
-    let _ = std::fs::remove_file(path);
 }
 
 /// True for names that end like those of entries: a hyphen and 32 hexadecimal digits.

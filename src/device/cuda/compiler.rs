@@ -1,7 +1,7 @@
 //! Machine code for the kernels: embedded, from the cache, compiled by NVRTC, or compiled by the
 //! driver from PTX, in this order.
 
-use super::cache::{self, Cache};
+use super::cache::Cache;
 use super::embedded::{self, Embedded, OPTIONS};
 use super::nvrtc::{self, Nvrtc, NvrtcFailure};
 use super::target::CompileTarget;
@@ -9,7 +9,6 @@ use crate::Error;
 use crate::device::Module;
 use crate::device::kernel_log::{KernelEvent, KernelOrigin, SearchClock, record};
 use crate::parallel;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
@@ -34,15 +33,15 @@ pub(super) struct Image {
     code: Vec<u8>,
     /// The only kernel in it; `None` if it is a whole module.
     kernel: Option<String>,
-    /// The entry of the cache with the code, if any.
-    entry: Option<PathBuf>,
+    /// The cache with the code and the name of its entry, if any.
+    entry: Option<(Cache, String)>,
 }
 
 impl Image {
     /// Removes code that the driver refuses from the cache, if it is there.
     pub(super) fn discard(&self) {
-        if let Some(entry) = &self.entry {
-            cache::remove(entry);
+        if let Some((cache, entry)) = &self.entry {
+            cache.remove(entry);
         }
     }
 
@@ -227,10 +226,11 @@ fn with_nvrtc(
     let of = |kernel| entry(embedded, kernel, target, &nvrtc.name());
     for kernel in std::iter::once(None).chain(kernel.map(Some)) {
         let entry = of(kernel);
-        let found = cache.and_then(|cache| Some((cache.load(&entry)?, cache.path(&entry))));
-        if let Some((code, path)) = found {
-            let detail = path.display().to_string();
-            return Ok(image(code, kernel, Some(path), KernelOrigin::Cached, detail));
+        let found = cache.and_then(|cache| Some((cache.load(&entry)?, cache)));
+        if let Some((code, cache)) = found {
+            let detail = cache.path(&entry).display().to_string();
+            let entry = Some((cache.clone(), entry));
+            return Ok(image(code, kernel, entry, KernelOrigin::Cached, detail));
         }
     }
     let entry = of(kernel);
@@ -241,8 +241,8 @@ fn with_nvrtc(
         None => "; not cached".to_owned(),
     };
     let detail = format!("{} for {target}{kept}", nvrtc.name());
-    let path = cache.map(|cache| cache.path(&entry));
-    Ok(image(code, kernel, path, KernelOrigin::Compiled, detail))
+    let entry = cache.map(|cache| (cache.clone(), entry));
+    Ok(image(code, kernel, entry, KernelOrigin::Compiled, detail))
 }
 
 /// A source with the wrong change that `scripts/mutants` asks for, if it concerns this one: a text

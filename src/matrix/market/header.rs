@@ -227,6 +227,10 @@ fn sizes(layout: MarketLayout, line: &[u8]) -> Result<[u64; 3], String> {
         };
         *number =
             count(word).ok_or_else(|| format!("{} is not a number of {name}", excerpt(word)))?;
+        // Greater numbers are read as the largest one.
+        if *name == "entries" && *number == u64::MAX {
+            return Err(format!("{} entries are too many for any memory", excerpt(word)));
+        }
         if *name != "entries" && *number > MAX_DIMENSION as u64 {
             return Err(format!(
                 "{} {name} are too many: at most {MAX_DIMENSION} fit",

@@ -31,6 +31,10 @@ mod write;
 
 #[doc(hidden)]
 pub use pieces::{MarketEntries, MarketPieces};
+#[doc(hidden)]
+pub use source::shortened;
+#[doc(hidden)]
+pub use vector::read_vector_of;
 pub use vector::{read_vector, write_vector};
 pub(crate) use vector::{read_vector_impl, write_vector_impl};
 pub use write::write;

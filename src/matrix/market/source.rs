@@ -149,10 +149,20 @@ impl<R: Read> ByteStream for Sequential<R> {
     }
 }
 
+/// The error of a file whose size was known, with a reason in place of an early end.
+pub fn shortened(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ io::ErrorKind::UnexpectedEof => {
+            io::Error::new(kind, "it became shorter while it was read")
+        }
+        _ => error,
+    }
+}
+
 /// Reading of large files by several threads.
 #[cfg(unix)]
 pub(super) mod parallel {
-    use super::ByteStream;
+    use super::{ByteStream, shortened};
     use crate::parallel::try_for_each_item;
     use std::fs::File;
     use std::io;
@@ -186,7 +196,7 @@ pub(super) mod parallel {
             let pieces = buffer[..count].chunks_mut(PIECE).enumerate();
             let Self { file, at, .. } = self;
             try_for_each_item(pieces, |(k, piece)| {
-                file.read_exact_at(piece, *at + (k * PIECE) as u64)
+                file.read_exact_at(piece, *at + (k * PIECE) as u64).map_err(shortened)
             })?;
             *at += count as u64;
             Ok((count, *at == self.len))

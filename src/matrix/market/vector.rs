@@ -19,11 +19,35 @@ use std::path::Path;
 ///
 /// As [`read`](super::read); [`Error::Market`] if the file holds a matrix of another shape.
 pub fn read_vector<T: Scalar>(path: impl AsRef<Path>) -> Result<Vec<T>, Error> {
-    T::read_vector(path.as_ref())
+    T::read_vector(path.as_ref(), None)
 }
 
-pub(crate) fn read_vector_impl<T: Scalar>(path: &Path) -> Result<Vec<T>, Error> {
+/// As [`read_vector`], for a vector of `len` numbers. A file without an end is not read to the
+/// limit of the memory, but as far as a text of so many numbers reaches; a shorter or longer vector
+/// may be returned.
+///
+/// # Errors
+///
+/// As [`read_vector`]; [`Error::Market`] if the text is too long.
+#[doc(hidden)]
+pub fn read_vector_of<T: Scalar>(path: impl AsRef<Path>, len: usize) -> Result<Vec<T>, Error> {
+    T::read_vector(path.as_ref(), Some(len))
+}
+
+/// Largest size of the text of so many numbers, in bytes, with comments and blank lines.
+fn largest_text(len: usize) -> u64 {
+    const COMMENTS: u64 = 1 << 20;
+    const NUMBER: u64 = 128;
+    (len as u64).saturating_mul(NUMBER).saturating_add(COMMENTS)
+}
+
+pub(crate) fn read_vector_impl<T: Scalar>(
+    path: &Path,
+    len: Option<usize>,
+) -> Result<Vec<T>, Error> {
     let reader = Reader::new();
+    let limit = reader.memory_limit.min(len.map_or(u64::MAX, largest_text));
+    let reader = reader.memory_limit(limit);
     let mut text = WindowedText::open(path, &reader)?;
     text.read_all()?;
     vector(&reader, &mut text).map_err(|problem| text.locate(problem))

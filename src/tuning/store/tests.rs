@@ -113,9 +113,9 @@ fn outdated_and_foreign_entries_are_misses_with_a_reason() {
     let miss = store.find(&key(), &cpu).unwrap_err().to_string();
     assert!(miss.contains("out of date") && miss.contains("kernels of another version"), "{miss}");
 
-    let text = |entry: &StoredDecision| ron::to_string(entry).unwrap();
+    let text = |entry: &StoredDecision| sealed(&ron::to_string(entry).unwrap());
     let path = store.folder().join(key().file());
-    fs::write(&path, text(&entry()).replacen("schema:4", "schema:99", 1)).unwrap();
+    fs::write(&path, text(&entry()).replacen("schema:5", "schema:99", 1)).unwrap();
     assert!(matches!(store.find(&key(), &cpu), Err(Miss::Stale(reason)) if reason.contains("99")));
     let foreign = StoredDecision { key: DecisionKey { threads: 1000, ..key() }, ..entry() };
     fs::write(&path, text(&foreign)).unwrap();
@@ -140,13 +140,19 @@ fn damaged_entries_are_misses_and_are_replaced() {
         Err(Miss::Damaged(reason)) => reason,
         found => panic!("{found:?}"),
     };
-    // Only the closing parenthesis and the end of the line may be missing.
-    for cut in (0..whole.len() - 2).step_by(7) {
+    for cut in (0..whole.len()).step_by(7).chain([whole.len() - 1]) {
         fs::write(&path, &whole[..cut]).unwrap();
         miss();
     }
     let text = String::from_utf8(whole).unwrap();
-    let nested = format!("(schema: 4, key: {}", "(".repeat(30_000));
+    for (from, to) in [("rounds: 5", "rounds: 0"), ("median: Some(1e-5)", "median: Some(2e-5)")] {
+        assert!(text.contains(from), "{text}");
+        fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        assert!(miss().contains("checksum"));
+    }
+    // What only a program can have written, checksum included.
+    let (text, _) = text.rsplit_once(SEAL).unwrap();
+    let nested = format!("(schema: 5, key: {}", "(".repeat(30_000));
     for wrong in [
         text.replace("sell(c:32,sigma:512)", "cell(c:32)"),
         text.replacen("winner: \"sell(c:32,sigma:512)\"", "winner: \"ell\"", 1),
@@ -154,7 +160,7 @@ fn damaged_entries_are_misses_and_are_replaced() {
         nested,
     ] {
         assert_ne!(wrong, text);
-        fs::write(&path, &wrong).unwrap();
+        fs::write(&path, sealed(&wrong)).unwrap();
         miss();
     }
     fs::write(&path, [0xff, 0xfe, 0x00]).unwrap();
@@ -168,7 +174,7 @@ fn damaged_entries_are_misses_and_are_replaced() {
         ("packing: 0.25", "packing: -0.25"),
     ] {
         assert!(text.contains(number), "{text}");
-        fs::write(&path, text.replacen(number, wrong, 1)).unwrap();
+        fs::write(&path, sealed(&text.replacen(number, wrong, 1))).unwrap();
         let reason = miss();
         assert!(reason.contains(wrong.split(':').next().unwrap()), "{reason}");
     }
@@ -256,14 +262,16 @@ fn other_files_neither_count_nor_are_removed() {
     let cpu = Device::Cpu.spec();
     let of = |calls| DecisionKey { calls, ..key() };
     store.keep(&StoredDecision { key: of(1), ..entry() }).unwrap();
-    // A file of the user whose name is that of an entry, and many with other names.
-    let namesake = of(7).file();
-    let others = (0..4200).map(|n| format!("{n}.ron")).chain([namesake, "notes".to_owned()]);
+    // Files of the user, a few with names as those of entries, and many with other names.
+    let namesakes = (0..9).map(|n| format!("{n:032x}-{n:016x}.ron"));
+    let others = (0..4200).map(|n| format!("{n}.ron")).chain(namesakes).chain(["notes".to_owned()]);
     let others: Vec<_> = others.map(|name| store.folder().join(name)).collect();
     let past = SystemTime::now() - Duration::from_secs(60);
-    for path in &others {
+    for (number, path) in others.iter().enumerate() {
         fs::write(path, "my notes").unwrap();
-        fs::File::open(path).unwrap().set_modified(past).unwrap();
+        if number % 2 == 0 {
+            fs::File::open(path).unwrap().set_modified(past).unwrap();
+        }
     }
     store.keep(&StoredDecision { key: of(2), ..entry() }).unwrap();
     assert_eq!([1, 2].map(|calls| store.find(&of(calls), &cpu).is_ok()), [true, true]);

@@ -116,4 +116,5 @@ fn large_files_are_read_in_pieces_and_cut_ones_refused() {
     let mut cut = source::parallel::PlainFile { file: fs::File::open(&path).unwrap(), at: 0, len };
     let refused = cut.fill(&mut vec![0; len as usize]).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::UnexpectedEof);
+    assert_eq!(refused.to_string(), "it became shorter while it was read");
 }

@@ -158,6 +158,7 @@ fn bad_banners_and_sizes() {
             "`4294967295` rows are too many: at most 4294967294",
         ),
         ("coordinate real general", "1 99999999999999999999999 0", "columns are too many"),
+        ("coordinate real general", "1 1 18446744073709551616", "551616` entries are too many"),
         ("coordinate real symmetric", "2 3 0", "must be square, not 2 x 3"),
         ("array real skew-symmetric", "3 2", "must be square, not 3 x 2"),
     ];
