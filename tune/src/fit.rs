@@ -69,7 +69,8 @@ pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients
         if squares == 0.0 {
             break;
         }
-        let before = std::mem::replace(&mut common, (explained / squares).max(0.0));
+        let before =
+            std::mem::replace(&mut common, (explained / squares).clamp(0.0, Coefficients::MOST));
         if (common - before).abs() <= STILL * common {
             break;
         }
@@ -92,7 +93,7 @@ pub fn relative_error(coefficients: &Coefficients, observations: &[Observation])
 fn solve<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64, f64)>) -> [f64; N] {
     let mut normal = Normal::default();
     rows.for_each(|(factors, value, weight)| normal.add(&factors, value, weight));
-    normal.solve(0.0)
+    normal.solve(0.0, Coefficients::MOST)
 }
 
 /// Fits the logarithm of a factor as a linear function of features: returns its value at features
@@ -122,7 +123,7 @@ pub fn ridge(observations: &[(Features, f64)], penalty: f64) -> (f64, Features) 
         normal.add(&std::array::from_fn(|i| scaled(i, features[i])), log - target, 1.0);
     }
     (0..Feature::COUNT).for_each(|i| normal.gram[i][i] += penalty);
-    let steps = normal.solve(f64::NEG_INFINITY);
+    let steps = normal.solve(f64::NEG_INFINITY, f64::INFINITY);
     let weights: Features =
         std::array::from_fn(|i| if steps[i] == 0.0 { 0.0 } else { steps[i] / deviations[i] });
     let offset: f64 = weights.iter().zip(means).map(|(weight, mean)| weight * mean).sum();
@@ -154,9 +155,10 @@ impl<const N: usize> Normal<N> {
         }
     }
 
-    /// Solves for the unknowns, none below `least`, by cyclic coordinate descent (Franc, Hlaváč &
-    /// Navara, CAIP 2005): each unknown in turn takes its optimal value with the others fixed.
-    fn solve(&self, least: f64) -> [f64; N] {
+    /// Solves for the unknowns, none below `least` or above `most`, by cyclic coordinate descent
+    /// (Franc, Hlaváč & Navara, CAIP 2005): each unknown in turn takes its optimal value with the
+    /// others fixed.
+    fn solve(&self, least: f64, most: f64) -> [f64; N] {
         /// Sufficient for the columns here, which differ by many orders of magnitude but are few.
         const SWEEPS: usize = 20_000;
         /// Relative change of the contributions below which a sweep is the last.
@@ -167,7 +169,7 @@ impl<const N: usize> Normal<N> {
             for i in (0..N).filter(|&i| self.gram[i][i] > 0.0) {
                 let others: f64 =
                     (0..N).filter(|&j| j != i).map(|j| self.gram[i][j] * unknowns[j]).sum();
-                let best = ((self.target[i] - others) / self.gram[i][i]).max(least);
+                let best = ((self.target[i] - others) / self.gram[i][i]).clamp(least, most);
                 // In units of the sum of squares, so that small coefficients of large terms
                 // count.
                 moved = moved.max((best - unknowns[i]).abs() * self.gram[i][i].sqrt());
@@ -218,6 +220,24 @@ mod tests {
             "{found:?}"
         );
         assert!(found.is_valid());
+    }
+
+    #[test]
+    fn coefficients_of_hardly_any_work_are_valid() {
+        let observation = |unevenness, product| {
+            let mut work_terms = [0.0; Term::COUNT];
+            (work_terms[Term::Call as usize], work_terms[Term::Uneven as usize]) =
+                (1.0, unevenness);
+            Observation {
+                work_terms,
+                packed: [1.0, 1e-12, 0.0],
+                product,
+                prepare: 7.0,
+                weight: 1.0,
+            }
+        };
+        let found = fit(&[observation(0.0, 1e4), observation(1e-12, 5e4)]);
+        assert!(found.is_valid(), "{found:?}");
     }
 
     #[test]
