@@ -19,7 +19,7 @@ pub(crate) struct PartRows<'a, T: Scalar> {
     pub(crate) sets: [&'a RowSet<T>; 2],
 }
 
-/// What products of a part on a GPU need besides the operators of its rows.
+/// State of the products of a part on a GPU, besides the operators of its rows.
 #[derive(Debug)]
 pub(crate) struct GpuPart<T: Scalar> {
     group: Arc<PeerGroup>,

@@ -155,8 +155,9 @@ impl<const N: usize> Normal<N> {
         }
     }
 
-    /// Solves for the unknowns, none below `least` or above `most`, by cyclic coordinate descent (Franc, Hlaváč &
-    /// Navara, CAIP 2005): each unknown in turn takes its optimal value with the others fixed.
+    /// Solves for the unknowns, none below `least` or above `most`, by cyclic coordinate descent
+    /// (Franc, Hlaváč & Navara, CAIP 2005): each unknown in turn takes its optimal value with the
+    /// others fixed.
     fn solve(&self, least: f64, most: f64) -> [f64; N] {
         /// Sufficient for the columns here, which differ by many orders of magnitude but are few.
         const SWEEPS: usize = 20_000;

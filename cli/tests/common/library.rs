@@ -12,7 +12,7 @@ pub(crate) fn build(source: &str, library: &Path) -> bool {
     let mut compiler = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     compiler.args([
         "--crate-type=cdylib",
-        "--crate-name=stand_in",
+        "--crate-name=replaced",
         "--edition=2021",
         "-Cpanic=abort",
         "-O",
