@@ -241,9 +241,7 @@ impl<T: Scalar> Passes<T> {
     pub(crate) fn new_impl(stream: &Stream, registers: usize, code: Code) -> Result<Self, Error> {
         let registers = registers.max(usize::from(WINDOW));
         if registers > MAX_REGISTERS {
-            let message = format!(
-                "there are at most {MAX_REGISTERS} registers, and {registers} were asked for"
-            );
+            let message = format!("{registers} registers, of at most {MAX_REGISTERS}");
             return Err(Error::VectorPass { message });
         }
         code.check(registers)?;
@@ -302,6 +300,8 @@ impl<T: Scalar> Passes<T> {
             (Some(buffer), Some(queue)) => {
                 let _turn = queue.turn_to_wait("read registers")?;
                 let mut values = vec![0.0; buffer.len()];
+                // In a copy the driver may be locked, also for parts that this one waits for.
+                queue.synchronize()?;
                 buffer.read(queue, &mut values)?;
                 Ok(values)
             }
