@@ -344,7 +344,7 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
                                         const double *registers, u64 shape) {                                                      \
         step(x, p, r, d, n, packs, coefficients, registers, Shape{shape});                                                         \
     }                                                                                                                              \
-    KERNEL_WITH(vector_peer_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                 \
+    KERNEL_WITH(vector_peer_dots_##SUFFIX, COMBINE_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                 \
                                              const u64 *peers, const u64 *code, u64 shape) {                                       \
         dots(a, b, c, n, packs, ScalarRegisters{registers, nullptr, nullptr, code}, Shape{shape}, PeerSums{peers});                \
     }                                                                                                                              \

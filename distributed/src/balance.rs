@@ -36,7 +36,7 @@ pub(crate) fn by_predicted_time<T: Scalar>(
     device: &Device,
 ) -> Result<Partition, Error> {
     let (nrows, row_ptr) = (a.nrows(), a.row_ptr());
-    let order = SummationOrder::of(RowLengths::of(row_ptr));
+    let order = SummationOrder::of(RowLengths::of(row_ptr), device);
     let even = Partition::of_rows(row_ptr, parts)?;
     let of = |part| predicted_seconds(a, even.rows(part), order, builder, device);
     let seconds = (0..parts).map(of);
@@ -60,7 +60,7 @@ pub(crate) fn rows_by_predicted_time<T: Scalar>(
     builder: &SparseOpBuilder,
 ) -> Result<(Partition, CsrMatrix<T>), Error> {
     let (rank, ranks, ncols) = (comm.rank(), comm.size(), own.ncols());
-    let order = SummationOrder::of(RowLengths::of_ranks(comm, own.row_ptr())?);
+    let order = SummationOrder::of(RowLengths::of_ranks(comm, own.row_ptr())?, &Device::Cpu);
     let seconds = predicted_seconds(own.view(), 0..own.nrows(), order, builder, &Device::Cpu);
     let seconds = gather_words(comm, &[agree(comm, seconds)?.to_bits()])?;
     let seconds: Vec<f64> = seconds.iter().map(|bits| f64::from_bits(bits[0])).collect();
@@ -145,7 +145,7 @@ mod tests {
         let builder = SparseOpBuilder::new();
         let timed = by_predicted_time(a.view(), 2, &builder, &Device::Cpu).unwrap();
         let even = Partition::of_rows(a.row_ptr(), 2).unwrap();
-        let order = SummationOrder::of(RowLengths::of(a.row_ptr()));
+        let order = SummationOrder::of(RowLengths::of(a.row_ptr()), &Device::Cpu);
         let slowest = |partition: &Partition| {
             let seconds = |part| {
                 predicted_seconds(a.view(), partition.rows(part), order, &builder, &Device::Cpu)

@@ -87,14 +87,14 @@ impl<T: Scalar> PartOp<T> {
         let rank = comm.rank();
         agree(&*comm, check_shape(a, &rows[rank..rank + 2], columns[columns.len() - 1]))?;
         let whole = RowLengths::of_ranks(&*comm, a.row_ptr())?;
-        let order = settings.same_bits.then(|| SummationOrder::of(whole));
+        let device = settings.device(rank);
+        let order = settings.same_bits.then(|| SummationOrder::of(whole, &device));
         let own = columns[rank] as u32..columns[rank + 1] as u32;
         let is_interior =
             |row: &u32| a.row(*row as usize).0.iter().all(|column| own.contains(column));
         let (interior, boundary): (Vec<u32>, Vec<u32>) =
             (0..a.nrows() as u32).partition(is_interior);
         let halo = Halo::new(&*comm, agree(&*comm, used_columns(a, &boundary))?, &columns)?;
-        let device = settings.device(rank);
         let builder = settings.builder.clone().device(device.clone());
         let build = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
             let a = RowSet::copy(a, &rows, ncols, renumber)?;

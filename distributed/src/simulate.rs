@@ -72,7 +72,7 @@ pub fn simulate<T: Scalar>(
     builder: &SparseOpBuilder,
     link: Link,
 ) -> Result<Vec<ScalingStep>, Error> {
-    let order = SummationOrder::of(RowLengths::of(a.row_ptr()));
+    let order = SummationOrder::of(RowLengths::of(a.row_ptr()), &Device::Cpu);
     ranks.iter().map(|&ranks| step(a, ranks, order, builder, link)).collect()
 }
 
