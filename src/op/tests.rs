@@ -164,6 +164,34 @@ fn a_task_that_runs_while_a_value_is_made_may_need_the_value() {
 }
 
 #[test]
+fn tasks_of_a_pool_make_the_first_transposed_products_and_products_of_several_vectors() {
+    let text = if cfg!(miri) { "webbase,rows=60" } else { "webbase,rows=500" };
+    let a = text.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let (n, transposed) = (a.nrows(), a.transpose());
+    let (x, wide) = (x_vector::<f64>(n), x_vector::<f64>(3 * n));
+    for threads in [1, 2] {
+        let op = SparseOpBuilder::new().device(Device::Cpu).build(&a).unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let [mut first, mut second, mut several] = [vec![0.0; n], vec![0.0; n], vec![0.0; 3 * n]];
+        pool.scope(|scope| {
+            scope.spawn(|_| op.apply_transpose(&x, &mut first).unwrap());
+            scope.spawn(|_| op.apply_transpose(&x, &mut second).unwrap());
+            scope.spawn(|_| {
+                let several = Multivector::row_major(&mut several[..], 3);
+                op.apply_multi(Multivector::row_major(&wide[..], 3), several).unwrap();
+            });
+        });
+        Oracle::of(transposed.view(), &x).check(&first).unwrap();
+        assert_eq!(first, second);
+        let columns =
+            |v: &[f64], k: usize| v.iter().skip(k).step_by(3).copied().collect::<Vec<_>>();
+        for k in 0..3 {
+            Oracle::of(a.view(), &columns(&wide, k)).check(&columns(&several, k)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn threads_that_need_a_value_at_once_make_it_once() {
     let (cell, making, made) = (OnceCell::new(), Mutex::new(()), AtomicUsize::new(0));
     let make = || {
