@@ -164,14 +164,15 @@ fn is_linked(_: &Metadata) -> bool {
 #[cfg(target_os = "linux")]
 fn has_attributes(file: &File) -> bool {
     use std::os::fd::AsRawFd;
-    /// Largest size of the names of all attributes, in bytes.
-    const NAMES: usize = 1 << 16;
-    let mut names = vec![0u8; NAMES];
-    let buffer = names.as_mut_ptr().cast();
+    let mut names = [0u8; 1 << 12];
+    let (buffer, bytes) = (names.as_mut_ptr().cast(), names.len());
     // SAFETY: the descriptor is open, and the buffer has as many bytes.
-    let len = unsafe { libc::flistxattr(file.as_raw_fd(), buffer, NAMES) };
-    // An error: the file system has no attributes.
-    let names = &names[..usize::try_from(len).unwrap_or(0)];
+    let len = unsafe { libc::flistxattr(file.as_raw_fd(), buffer, bytes) };
+    let Ok(len) = usize::try_from(len) else {
+        // More names than the buffer holds; or the file system has no attributes.
+        return std::io::Error::last_os_error().raw_os_error() == Some(libc::ERANGE);
+    };
+    let names = &names[..len];
     let is_kept = |name: &[u8]| name.starts_with(b"user.") || name == b"system.posix_acl_access";
     names.split(|&byte| byte == 0).any(is_kept)
 }
