@@ -9,11 +9,22 @@
 #include "common.cuh"
 #include "peers.cuh"
 
+OVERLAPPING
+
 // State of an exchange: the number of complete rounds, and the arrivals of the blocks of a launch.
 struct ExchangeState {
     u32 *words;
     __device__ u32 round() const { return __ldcg(words); }
     __device__ u32 *arrivals() const { return words + 1; }
+};
+
+// Element and vector of a number in `count` interleaved vectors.
+struct Place {
+    u64 element;
+    u32 vector;
+    __device__ __forceinline__ Place(u64 number, u32 count)
+        : element(count == 1 ? number : number / count), vector(count == 1 ? 0 : u32(number % count)) {}
+    __device__ __forceinline__ u64 of(u64 element, u32 count) const { return element * count + vector; }
 };
 
 // Writes `elements` of `count` interleaved vectors to the neighbours. `table` has for each neighbour
@@ -22,13 +33,17 @@ struct ExchangeState {
 template <typename T>
 __device__ __forceinline__ void send(const T *x, const u32 *elements, u32 count, const u64 *table, u32 neighbours,
                                      ExchangeState state) {
+    wait_for_previous_launch();
+    trigger_next_launch();
     u32 round = state.round();
     u64 begin = 0;
     for (u32 n = 0; n < neighbours; ++n) {
         u64 end = table[n * NEIGHBOUR];
         T *inbox = reinterpret_cast<T *>(table[n * NEIGHBOUR + 1]) + (round % 2) * table[n * NEIGHBOUR + 2];
-        for (u64 i = begin * count + thread_id(); i < end * count; i += u64(gridDim.x) * BLOCK)
-            inbox[i - begin * count] = gather(x + u64(elements[i / count]) * count + i % count);
+        for (u64 i = begin * count + thread_id(); i < end * count; i += u64(gridDim.x) * BLOCK) {
+            Place from(i, count);
+            inbox[i - begin * count] = gather(x + from.of(elements[from.element], count));
+        }
         begin = end;
     }
     publish();
@@ -37,41 +52,55 @@ __device__ __forceinline__ void send(const T *x, const u32 *elements, u32 count,
 }
 
 // Waits for the neighbours, and writes what they sent to `used`, around the `own_count` own elements
-// that boundary rows use, which begin at place `own_place`.
+// that boundary rows use, of which the first is used element `own_place`. The elements are in their
+// order, or at `places`.
 template <typename T>
-__device__ __forceinline__ void receive(T *used, const T *x, const u32 *own, u64 own_count, u64 own_place, const T *inbox, u64 received,
-                                        u32 count, const u32 *flags, u32 neighbours, ExchangeState state, Waits waits) {
+__device__ __forceinline__ void receive(T *used, const T *x, const u32 *own, u64 own_count, u64 own_place, const u32 *places,
+                                        const T *inbox, u64 received, u32 count, const u32 *flags, u32 neighbours,
+                                        ExchangeState state, Waits waits) {
+    wait_for_previous_launch();
+    trigger_next_launch();
     u64 stride = u64(gridDim.x) * BLOCK;
-    for (u64 i = thread_id(); i < own_count * count; i += stride)
-        used[own_place * count + i] = gather(x + u64(own[i / count]) * count + i % count);
+    auto place_of = [=](u64 element) { return places ? u64(places[element]) : element; };
+    for (u64 i = thread_id(); i < own_count * count; i += stride) {
+        Place from(i, count);
+        used[from.of(place_of(own_place + from.element), count)] = gather(x + from.of(own[from.element], count));
+    }
     u32 round = state.round();
     if (threadIdx.x < neighbours) is_signalled(flags + threadIdx.x, round + 1, waits);
     __syncthreads();
     inbox += (round % 2) * received * count;
-    for (u64 i = thread_id(); i < received * count; i += stride)
-        used[i < own_place * count ? i : i + own_count * count] = __ldcg(inbox + i);
+    for (u64 i = thread_id(); i < received * count; i += stride) {
+        Place from(i, count);
+        u64 element = from.element < own_place ? from.element : from.element + own_count;
+        used[from.of(place_of(element), count)] = __ldcg(inbox + i);
+    }
     if (is_last_block(state.arrivals()) && threadIdx.x == 0) *state.words = round + 1;
 }
 
 // y[rows[i]] = products[i], of `count` interleaved vectors.
 template <typename T>
 __device__ __forceinline__ void place(T *y, const u32 *rows, const T *products, u64 elements, u32 count) {
-    for (u64 i = thread_id(); i < elements; i += u64(gridDim.x) * BLOCK) y[u64(rows[i / count]) * count + i % count] = products[i];
+    wait_for_previous_launch();
+    trigger_next_launch();
+    for (u64 i = thread_id(); i < elements; i += u64(gridDim.x) * BLOCK) {
+        Place to(i, count);
+        y[to.of(rows[to.element], count)] = gather(products + i);
+    }
 }
 
-#define INSTANCES(SUFFIX, T)                                                                                                   \
-    KERNEL(peers_send_##SUFFIX)(const T *x, const u32 *elements, u32 count, const u64 *table, u32 neighbours, \
-                               u32 *state) {                                                                                   \
-        send(x, elements, count, table, neighbours, ExchangeState{state});                                            \
-    }                                                                                                                          \
-    KERNEL(peers_receive_##SUFFIX)(T *used, const T *x, const u32 *own, u64 own_count, u64 own_place, const T *inbox,            \
-                                  u64 received, u32 count, const u32 *flags, u32 neighbours, u32 *state, u32 *ended,            \
-                                  u64 limit) {                                                                                 \
-        receive(used, x, own, own_count, own_place, inbox, received, count, flags, neighbours, ExchangeState{state},           \
-                Waits{ended, limit});                                                                                          \
-    }                                                                                                                          \
-    KERNEL(peers_place_##SUFFIX)(T *y, const u32 *rows, const T *products, u64 elements, u32 count) {                           \
-        place(y, rows, products, elements, count);                                                                             \
+#define INSTANCES(SUFFIX, T)                                                                                             \
+    KERNEL(peers_send_##SUFFIX)(const T *x, const u32 *elements, u32 count, const u64 *table, u32 neighbours, u32 *state) { \
+        send(x, elements, count, table, neighbours, ExchangeState{state});                                               \
+    }                                                                                                                    \
+    KERNEL(peers_receive_##SUFFIX)(T *used, const T *x, const u32 *own, u64 own_count, u64 own_place, const u32 *places,  \
+                                  const T *inbox, u64 received, u32 count, const u32 *flags, u32 neighbours, u32 *state, \
+                                  u32 *ended, u64 limit) {                                                               \
+        receive(used, x, own, own_count, own_place, places, inbox, received, count, flags, neighbours,                   \
+                ExchangeState{state}, Waits{ended, limit});                                                              \
+    }                                                                                                                    \
+    KERNEL(peers_place_##SUFFIX)(T *y, const u32 *rows, const T *products, u64 elements, u32 count) {                     \
+        place(y, rows, products, elements, count);                                                                       \
     }
 
 INSTANCES(f32, float)

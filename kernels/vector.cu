@@ -118,22 +118,33 @@ __device__ __forceinline__ void conclude(double first, double second, ScalarRegi
     run_scalar_program(code, shape.code_len(), window, state.registers);
 }
 
-// Elements of a pass that a block processes: its share of `n` elements from `start` on, of which
-// the first `packs` packs are loaded as such.
+// Elements of a pass that a group of threads processes: those of number `group` of `groups` groups
+// among `n` elements from `start` on, of which the first `packs` packs are loaded as such.
 struct Share {
     u64 start, n, packs;
-    u32 block, blocks;
+    u32 group, groups;
     bool backward;
+};
+
+// Two sums.
+struct Pair {
+    double first, second;
 };
 
 // Sums over the elements of this GPU.
 struct OwnSums {
-    __device__ Share share(u64 n, u64 packs, u32, Shape shape) const { return {0, n, packs, blockIdx.x, gridDim.x, shape.backward()}; }
+    // Threads of a group: a block.
+    static constexpr u32 GROUP = BLOCK;
+
+    // Calls `body` with the share of the block, and returns its sums, of this thread.
+    template <typename Body>
+    __device__ __forceinline__ Pair each_share(u64 n, u64 packs, u32, Shape shape, Body body) const {
+        return body(Share{0, n, packs, blockIdx.x, gridDim.x, shape.backward()});
+    }
 
     // Completes the sums: the last block to arrive adds the sums of all blocks in a fixed order.
-    __device__ __forceinline__ void finish(double first, double second, ScalarRegisters state, Shape shape) const {
-        first = block_sum(first);
-        second = block_sum(second);
+    __device__ __forceinline__ void finish(Pair sums, ScalarRegisters state, Shape shape) const {
+        double first = block_sum(sums.first), second = block_sum(sums.second);
         if (threadIdx.x == 0) {
             state.partials[2 * blockIdx.x] = first;
             state.partials[2 * blockIdx.x + 1] = second;
@@ -148,10 +159,14 @@ struct OwnSums {
     }
 };
 
-// Sums over the elements of several GPUs. Every GPU has a table with the sums of all blocks, which
-// every block writes to all tables, and adds it in the order of the blocks. A pass is a round, as
-// in peers.cu; tables have two halves. The order of the words is that of src/device/peers/sums.rs.
+// Sums over the elements of several GPUs, of which each has some blocks of elements. Every GPU has a
+// table with the sums of all blocks of elements, and adds it in their order. A warp sums a block and
+// writes the sums to all tables. A pass is a round, as in peers.cu; tables have two halves. The order
+// of the words is that of src/device/peers/sums.rs.
 struct PeerSums {
+    // Threads of a group: a warp.
+    static constexpr u32 GROUP = WARP;
+
     const u64 *words;
     __device__ u32 blocks() const { return words[0]; }
     __device__ u32 first_block() const { return words[1]; }
@@ -168,19 +183,24 @@ struct PeerSums {
     }
     __device__ u32 *flag(u32 part) const { return reinterpret_cast<u32 *>(words[SUMS_HEAD + part * SUMS_PART + 1]); }
 
-    // Number of the block of elements of this block of threads.
-    __device__ u32 block(Shape shape) const { return shape.backward() ? gridDim.x - 1 - blockIdx.x : blockIdx.x; }
-
-    __device__ Share share(u64 n, u64 packs, u32 pack, Shape shape) const {
-        u64 elements = block_elements(), start = min(block(shape) * elements, n), own = min(elements, n - start);
-        return {start, own, packs > 0 ? own / pack : 0, 0, 1, false};
+    // Calls `body` with the blocks of elements of the warp, and publishes their sums.
+    template <typename Body>
+    __device__ __forceinline__ Pair each_share(u64 n, u64 packs, u32 pack, Shape shape, Body body) const {
+        u64 elements = block_elements();
+        u32 round = __ldcg(state()), all = blocks();
+        for (u32 i = blockIdx.x * WARPS + threadIdx.x / WARP; i < all; i += gridDim.x * WARPS) {
+            u32 block = shape.backward() ? all - 1 - i : i;
+            u64 start = min(block * elements, n), own = min(elements, n - start);
+            Pair sums = body(Share{start, own, packs > 0 ? own / pack : 0, 0, 1, shape.backward()});
+            double first = subwarp_sum(sums.first, WARP), second = subwarp_sum(sums.second, WARP);
+            for (u32 part = threadIdx.x % WARP; part < parts(); part += WARP)
+                table(part, round)[first_block() + block] = make_double2(first, second);
+        }
+        return {};
     }
 
-    __device__ __forceinline__ void finish(double first, double second, ScalarRegisters registers, Shape shape) const {
-        first = block_sum(first);
-        second = block_sum(second);
-        u32 round = __ldcg(state()), own = block(shape), part = threadIdx.x;
-        if (part < parts() && own < blocks()) table(part, round)[first_block() + own] = make_double2(first, second);
+    __device__ __forceinline__ void finish(Pair, ScalarRegisters registers, Shape shape) const {
+        u32 round = __ldcg(state()), part = threadIdx.x;
         publish();
         if (!is_last_block(state() + 1)) return;
         bool complete = true;
@@ -189,7 +209,7 @@ struct PeerSums {
             complete = is_signalled(own_flags() + part, round + 1, waits());
         }
         complete = __syncthreads_and(complete);
-        first = 0, second = 0;
+        double first = 0, second = 0;
         const double2 *sums = table(rank(), round);
         for (u32 b = threadIdx.x; b < all_blocks(); b += BLOCK) {
             double2 pair = __ldcg(sums + b);
@@ -210,20 +230,20 @@ struct alignas(16) Pack {
     T at[SIZE];
 };
 
-// Calls `each(in, out)` for every element of a share. `in` has one element of every array of
-// `from`, 0 for null arrays; `out` is stored to the arrays of `to`. Elements that are in no pack are
-// loaded one by one.
-template <u32 INS, u32 OUTS, typename T, typename Each>
+// Calls `each(in, out)` for every element of a share of groups of GROUP threads. `in` has one
+// element of every array of `from`, 0 for null arrays; `out` is stored to the arrays of `to`.
+// Elements that are in no pack are loaded one by one.
+template <u32 GROUP, u32 INS, u32 OUTS, typename T, typename Each>
 __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS], Share share, Each each) {
     constexpr u32 SIZE = Pack<T>::SIZE;
-    u64 packs = share.packs, stride = u64(share.blocks) * BLOCK * TOGETHER;
-    for (u64 base = u64(share.block) * BLOCK * TOGETHER + threadIdx.x; base < packs; base += stride) {
+    u64 packs = share.packs, stride = u64(share.groups) * GROUP * TOGETHER;
+    for (u64 base = u64(share.group) * GROUP * TOGETHER + threadIdx.x % GROUP; base < packs; base += stride) {
         Pack<T> in[TOGETHER][INS];
         u64 at[TOGETHER];
 #pragma unroll
         for (u32 t = 0; t < TOGETHER; ++t) {
             // Packs past the end repeat the last one.
-            u64 i = min(base + t * BLOCK, packs - 1);
+            u64 i = min(base + t * GROUP, packs - 1);
             at[t] = share.backward ? packs - 1 - i : i;
         }
 #pragma unroll
@@ -238,7 +258,7 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
         }
 #pragma unroll
         for (u32 t = 0; t < TOGETHER; ++t) {
-            if (base + t * BLOCK >= packs) break;
+            if (base + t * GROUP >= packs) break;
             Pack<T> out[OUTS];
 #pragma unroll
             for (u32 e = 0; e < SIZE; ++e) {
@@ -255,7 +275,8 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
         }
     }
     u64 end = share.start + share.n;
-    for (u64 i = share.start + packs * SIZE + u64(share.block) * BLOCK + threadIdx.x; i < end; i += u64(share.blocks) * BLOCK) {
+    u64 rest = share.start + packs * SIZE + u64(share.group) * GROUP + threadIdx.x % GROUP;
+    for (u64 i = rest; i < end; i += u64(share.groups) * GROUP) {
         T one_in[INS], one_out[OUTS];
 #pragma unroll
         for (u32 k = 0; k < INS; ++k) one_in[k] = from[k] != nullptr ? from[k][i] : T(0);
@@ -271,14 +292,17 @@ template <typename T, typename Sums>
 __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, u64 n, u64 packs,
                                      ScalarRegisters state, Shape shape, Sums sums) {
     if (is_stopped(state.registers, shape)) return;
-    double first = 0, second = 0;
     const T *const from[3] = {a, b, c};
     T *const to[1] = {nullptr};
-    for_each_element(from, to, sums.share(n, packs, Pack<T>::SIZE, shape), [&](const T(&in)[3], T(&)[1]) {
-        first += double(in[0]) * (b != nullptr ? double(in[1]) : 1.0);
-        second += double(in[0]) * double(in[2]);
+    Pair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](Share share) {
+        Pair sum{};
+        for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[3], T(&)[1]) {
+            sum.first += double(in[0]) * (b != nullptr ? double(in[1]) : 1.0);
+            sum.second += double(in[0]) * double(in[2]);
+        });
+        return sum;
     });
-    sums.finish(first, second, state, shape);
+    sums.finish(own, state, shape);
 }
 
 // Contribution of an element of the result, whose old value is `before`, to a sum.
@@ -300,18 +324,21 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
     T with_u = coefficient<T>(state.registers, coefficients, 1), with_v = coefficient<T>(state.registers, coefficients, 2);
     bool keeps = (coefficients & 0xFFFF) != ABSENT;
     Partner one = shape.first(), two = shape.second();
-    double first = 0, second = 0;
     const T *const from[5] = {keeps || one == CHANGE ? y : nullptr, u, v, d, w};
     T *const to[1] = {y};
-    for_each_element(from, to, sums.share(n, packs, Pack<T>::SIZE, shape), [&](const T(&in)[5], T(&out)[1]) {
-        T scaled = scales_u ? in[1] * in[3] : in[1];
-        T result = with_u * scaled + with_v * in[2];
-        if (keeps) result += keep * in[0];
-        out[0] = result;
-        if (one != NO_PARTNER) first += term(one, result, in[0], in[4], in[3]);
-        if (two != NO_PARTNER) second += term(two, result, in[0], in[4], in[3]);
+    Pair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](Share share) {
+        Pair sum{};
+        for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[5], T(&out)[1]) {
+            T scaled = scales_u ? in[1] * in[3] : in[1];
+            T result = with_u * scaled + with_v * in[2];
+            if (keeps) result += keep * in[0];
+            out[0] = result;
+            if (one != NO_PARTNER) sum.first += term(one, result, in[0], in[4], in[3]);
+            if (two != NO_PARTNER) sum.second += term(two, result, in[0], in[4], in[3]);
+        });
+        return sum;
     });
-    if (one != NO_PARTNER) sums.finish(first, second, state, shape);
+    if (one != NO_PARTNER) sums.finish(own, state, shape);
 }
 
 // x += along p; p = with_r (d r) + keep p. If d is null, p = with_r r + keep p.
@@ -323,7 +350,8 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
     T keep = coefficient<T>(registers, coefficients, 2);
     const T *const from[4] = {x, p, r, d};
     T *const to[2] = {x, p};
-    for_each_element(from, to, OwnSums{}.share(n, packs, Pack<T>::SIZE, shape), [&](const T(&in)[4], T(&out)[2]) {
+    Share share{0, n, packs, blockIdx.x, gridDim.x, shape.backward()};
+    for_each_element<BLOCK>(from, to, share, [&](const T(&in)[4], T(&out)[2]) {
         out[0] = in[0] + along * in[1];
         out[1] = with_r * (d != nullptr ? in[3] * in[2] : in[2]) + keep * in[1];
     });

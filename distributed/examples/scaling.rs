@@ -1,50 +1,157 @@
-//! Products and conjugate gradients on 1 to all GPUs of this host, or on 1 to 4 parts of the CPU:
+//! Products and conjugate gradients on 1 to all GPUs of this host, or on 1 to 4 parts of the CPU,
+//! beside one operator on the first device. Problems with `values=laplacian` are also solved.
 //!
 //! ```text
-//! cargo run --release -p sparseop-distributed --example scaling -- poisson3d,n=160
+//! cargo run --release -p sparseop-distributed --example scaling -- poisson3d,n=160,values=laplacian
+//! cargo run --release -p sparseop-distributed --example scaling -- --weak poisson3d,n=200 poisson3d,n=252
 //! ```
+//!
+//! With `--weak`, each problem is run on as many devices as its position says.
 
-use sparseop::matrix::gallery;
-use sparseop::{Device, Error};
-use sparseop_distributed::{Devices, DistributedBuilder};
-use sparseop_solvers::{Method, Settings};
-use std::time::Duration;
+use sparseop::matrix::{CsrMatrix, gallery};
+use sparseop::{Device, DeviceVec, Error, SparseOp, Stream};
+use sparseop_distributed::{Devices, DistributedBuilder, DistributedOp};
+use sparseop_solvers::{Method, Settings, SolverBuilder, SystemOperator};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
-/// Iterations of a run.
-const ITERATIONS: usize = 2048;
+/// Iterations and products of a run.
+const ITERATIONS: usize = 1024;
+const PRODUCTS: usize = 64;
 
 /// Longest wait of a part for another one.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs, of which the fastest counts.
 const RUNS: usize = 5;
 
 fn main() -> Result<(), Error> {
-    let spec = std::env::args().nth(1).unwrap_or_else(|| "poisson3d,n=64".to_owned());
-    let a = format!("{spec},values=laplacian").parse::<gallery::Spec>()?.generate::<f64>()?;
-    let groups: Vec<Devices> = match Device::gpus() {
+    let mut specs: Vec<String> = std::env::args().skip(1).collect();
+    let weak = specs.first().is_some_and(|first| first == "--weak");
+    specs.drain(..usize::from(weak));
+    if specs.is_empty() {
+        specs.push("poisson3d,n=64,values=laplacian".to_owned());
+    }
+    let devices: Vec<Devices> = match Device::gpus() {
         gpus if gpus.is_empty() => (1..=4).map(Devices::cpu).collect(),
         gpus => (1..=gpus.len()).map(|count| gpus[..count].to_vec().into()).collect(),
     };
-    // No residual is that small: every run has all iterations.
-    let settings =
-        Settings { tolerance: 1e-300, max_iterations: ITERATIONS, ..Settings::default() };
-    let (b, mut first, mut alone) = (vec![1.0; a.nrows()], None, f64::NAN);
-    for devices in groups {
-        let op = DistributedBuilder::new(&devices).time_limit(LIMIT).build(&a)?;
-        print!("{}", op.explain());
-        let mut least = f64::INFINITY;
-        for _ in 0..RUNS {
-            let mut x = vec![0.0; a.ncols()];
-            let report = op.solve(Method::Cg, settings, false, &b, &mut x)?;
-            least = least.min(report.seconds / report.iterations.max(1) as f64);
-            assert!(*first.get_or_insert(x.clone()) == x, "the bits of one part");
+    let mut base = None;
+    for (at, spec) in specs.iter().enumerate() {
+        let a = spec.parse::<gallery::Spec>()?.generate::<f64>()?;
+        println!("{spec}: {} rows, {} entries", a.nrows(), a.nnz());
+        let solved = spec.contains("laplacian");
+        if !weak || at == 0 {
+            base = Some(one_operator(&a, solved)?);
         }
-        if devices.len() == 1 {
-            alone = least;
+        let mut solution = None;
+        let on = if weak { at..(at + 1).min(devices.len()) } else { 0..devices.len() };
+        for devices in &devices[on] {
+            let op = DistributedBuilder::new(devices).time_limit(LIMIT).build(&a)?;
+            print!("{}", op.explain());
+            let times = several_parts(&op, solved, &mut solution)?;
+            let share = if weak { 1.0 } else { devices.len() as f64 };
+            times.print(base.as_ref().unwrap_or(&times), share);
         }
-        let efficiency = alone / least / devices.len() as f64 * 100.0;
-        println!("cg: {:.1} µs an iteration, efficiency {efficiency:.0} %\n", least * 1e6);
+        println!();
     }
     Ok(())
+}
+
+/// Microseconds of a product and of an iteration of conjugate gradients.
+struct Times {
+    product: f64,
+    iteration: f64,
+}
+
+impl Times {
+    /// Prints times and efficiencies, for `share` times as many devices as `base` has.
+    fn print(&self, base: &Self, share: f64) {
+        let of = |base: f64, own: f64| format!("{own:.1} µs ({:.0} %)", base / own / share * 100.0);
+        let product = of(base.product, self.product);
+        println!("product {product}, iteration {}", of(base.iteration, self.iteration));
+    }
+}
+
+/// The least of several runs.
+fn least(mut run: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {
+    (0..RUNS).try_fold(f64::INFINITY, |least, _| Ok(least.min(run()?)))
+}
+
+/// Settings that no residual satisfies: every run has all iterations.
+fn settings() -> Settings {
+    Settings { tolerance: 1e-300, max_iterations: ITERATIONS, ..Settings::default() }
+}
+
+/// Times of one operator on the first device.
+fn one_operator(a: &CsrMatrix<f64>, solved: bool) -> Result<Times, Error> {
+    let op = SparseOp::auto(a)?;
+    let barrier = Barrier::new(1);
+    let product = least(|| products(&op, a.ncols(), a.nrows(), &barrier))?;
+    let iteration = match solved {
+        false => f64::NAN,
+        true => least(|| {
+            let mut solver = SolverBuilder::new(Method::Cg).settings(settings()).build(&op)?;
+            let report = solver.solve(&vec![1.0; a.nrows()], &mut vec![0.0; a.ncols()])?;
+            Ok(report.seconds / report.iterations.max(1) as f64 * 1e6)
+        })?,
+    };
+    let times = Times { product, iteration };
+    print!("one operator, {}: ", op.plan());
+    times.print(&times, 1.0);
+    Ok(times)
+}
+
+/// Times of an operator with several parts, whose solutions have the bits of `solution`.
+fn several_parts(
+    op: &DistributedOp<f64>,
+    solved: bool,
+    solution: &mut Option<Vec<f64>>,
+) -> Result<Times, Error> {
+    let barrier = Barrier::new(op.parts().len());
+    let product = least(|| {
+        std::thread::scope(|scope| {
+            let barrier = &barrier;
+            let run = |part| scope.spawn(move || own_products(part, barrier));
+            let threads: Vec<_> = op.parts().iter().map(run).collect();
+            let times = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            times.collect::<Result<Vec<f64>, Error>>().map(|t| t.into_iter().fold(0.0, f64::max))
+        })
+    })?;
+    let iteration = match solved {
+        false => f64::NAN,
+        true => least(|| {
+            let mut x = vec![0.0; op.ncols()];
+            let report = op.solve(Method::Cg, settings(), false, &vec![1.0; op.nrows()], &mut x)?;
+            assert!(*solution.get_or_insert(x.clone()) == x, "the bits of one part");
+            Ok(report.seconds / report.iterations.max(1) as f64 * 1e6)
+        })?,
+    };
+    Ok(Times { product, iteration })
+}
+
+/// Microseconds of a product of the rows of a part, while the other parts multiply theirs.
+fn own_products(part: &sparseop_distributed::PartOp<f64>, barrier: &Barrier) -> Result<f64, Error> {
+    products(part, part.own_columns().len(), part.own_rows().len(), barrier)
+}
+
+/// Microseconds of a product, from the beginning of the first to the end of the last.
+fn products(
+    op: &impl SystemOperator<f64>,
+    columns: usize,
+    rows: usize,
+    barrier: &Barrier,
+) -> Result<f64, Error> {
+    let device = op.device().clone();
+    let (stream, x) = (Stream::new(&device)?, DeviceVec::from_slice(&device, &vec![1.0; columns])?);
+    let mut y = DeviceVec::zeros(&device, rows)?;
+    op.apply_device(&stream, &x, &mut y)?;
+    stream.synchronize()?;
+    barrier.wait();
+    let begin = Instant::now();
+    for _ in 0..PRODUCTS {
+        op.apply_device(&stream, &x, &mut y)?;
+    }
+    stream.synchronize()?;
+    Ok(begin.elapsed().as_secs_f64() * 1e6 / PRODUCTS as f64)
 }

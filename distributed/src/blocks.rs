@@ -7,9 +7,13 @@ const MAX_GPU_BLOCKS: usize = 1 << 12;
 /// Minimum number of blocks of a matrix with that many rows or more.
 const LEAST_BLOCKS: usize = 1 << 6;
 
-/// Number of rows beyond which larger blocks do not make sums faster, on the CPU and on GPUs.
+/// Number of rows beyond which larger blocks do not make sums faster, on the CPU and on GPUs, where
+/// a warp sums a block.
 const FAST_ROWS: usize = 64;
-const FAST_GPU_ROWS: usize = 1024;
+const FAST_GPU_ROWS: usize = 256;
+
+/// Number of rows of which parts on GPUs are multiples, if the matrix is large.
+const GPU_PART_ROWS: usize = 1024;
 
 /// Number of rows of a block, a power of two.
 pub(crate) fn block_rows(nrows: usize) -> usize {
@@ -19,6 +23,11 @@ pub(crate) fn block_rows(nrows: usize) -> usize {
 /// Number of rows of a block of sums on GPUs, a multiple of [`block_rows`].
 pub(crate) fn gpu_block_rows(nrows: usize) -> usize {
     rows(nrows, MAX_GPU_BLOCKS, FAST_GPU_ROWS)
+}
+
+/// Number of rows of which a part on a GPU is a multiple, itself one of [`gpu_block_rows`].
+pub(crate) fn gpu_part_rows(nrows: usize) -> usize {
+    rows(nrows, MAX_GPU_BLOCKS, GPU_PART_ROWS)
 }
 
 fn rows(nrows: usize, most: usize, fast: usize) -> usize {
@@ -42,6 +51,8 @@ mod tests {
         let rows = [0, 1, 127, 128, 1000, 1024, 4096, 1 << 20, (1 << 20) + 1, 1 << 22];
         assert_eq!(rows.map(block_rows), [1, 1, 1, 2, 8, 16, 64, 64, 128, 256]);
         let of_gpus = rows.map(gpu_block_rows);
-        assert_eq!(of_gpus, [1, 1, 1, 2, 8, 16, 64, 1024, 1024, 1024]);
+        assert_eq!(of_gpus, [1, 1, 1, 2, 8, 16, 64, 256, 512, 1024]);
+        let of_parts = rows.map(gpu_part_rows);
+        assert_eq!(of_parts, [1, 1, 1, 2, 8, 16, 64, 1024, 1024, 1024]);
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::Link;
 use crate::balance::{Balance, by_predicted_time, rows_by_predicted_time};
-use crate::blocks::gpu_block_rows;
+use crate::blocks::gpu_part_rows;
+use crate::choice::SlicedPlan;
 use crate::comm::{Communicator, reported};
 use crate::devices::Devices;
 use crate::links::link_rows;
@@ -36,8 +37,8 @@ impl DistributedBuilder {
     /// Creates a builder of an operator with a part on each of the devices, or with the given
     /// number of parts on the CPU.
     pub fn new(devices: impl Into<Devices>) -> Self {
-        let (devices, builder) = (devices.into(), SparseOpBuilder::new());
-        let settings = PartSettings { builder, same_bits: true, group: None };
+        let devices = devices.into();
+        let settings = PartSettings::new(SparseOpBuilder::new());
         let link = if devices.has_gpu() { Link::NVLINK } else { Link::MEMORY };
         let (part_of_row, balance) = (None, Balance::default());
         Self { devices, part_of_row, balance, settings, time_limit: TIME_LIMIT, link }
@@ -115,10 +116,14 @@ impl DistributedBuilder {
                 return Err(Error::Partition { message });
             }
         };
+        let block = gpu_part_rows(a.nrows());
         let partition = match &settings.group {
-            Some(_) => partition.rounded(gpu_block_rows(a.nrows())),
+            Some(_) => partition.rounded(block),
             None => partition,
         };
+        if settings.group.is_some() && settings.same_bits && partition.order().is_none() {
+            settings.sliced = SlicedPlan::of(&settings.builder, &settings.device(0), a, block)?;
+        }
         let rows: Arc<[usize]> = partition.offsets().into();
         let columns = partition.columns(a.ncols())?;
         let ranks = ThreadRank::group(count, self.time_limit, settings.group.clone());

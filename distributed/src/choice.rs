@@ -4,8 +4,10 @@ use crate::comm::{Communicator, sum_words};
 use sparseop::analysis::Analysis;
 use sparseop::formats::csr::CsrPlan;
 use sparseop::formats::jds::{JdsLayout, JdsPlan};
-use sparseop::matrix::CsrView;
-use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning};
+use sparseop::matrix::{CsrMatrix, CsrView};
+use sparseop::{
+    Device, Error, ErrorKind, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning,
+};
 
 /// Row-length CV up to which rows are summed one entry after the other.
 const EVEN: f64 = 0.5;
@@ -129,12 +131,75 @@ impl SummationOrder {
     }
 }
 
+/// Packed SELL for all parts on GPUs. The bits of a row depend on the other rows of its slice, so
+/// that interior and boundary rows consist of whole units of rows, which have whole slices.
+#[derive(Debug, Clone)]
+pub(crate) struct SlicedPlan {
+    plan: Plan,
+    /// Number of rows of a unit.
+    pub(crate) unit: usize,
+}
+
+impl SlicedPlan {
+    /// Rows per slice.
+    const SLICE: usize = 32;
+
+    /// The plan for a matrix whose parts begin at multiples of `block` rows, if one is predicted
+    /// to be faster than every plan that sums rows by themselves. The whole matrix decides, so
+    /// that the plan does not depend on the number of parts. `None` for a matrix of which no plan
+    /// fits a GPU.
+    pub(crate) fn of<T: Scalar>(
+        builder: &SparseOpBuilder,
+        device: &Device,
+        a: CsrView<'_, T>,
+        block: usize,
+    ) -> Result<Option<Self>, Error> {
+        // A lane without an entry in a slot reads `x` at its own row.
+        if a.nrows() != a.ncols() {
+            return Ok(None);
+        }
+        Analysis::check_memory(a)?;
+        let analysis = Analysis::of(a);
+        let order = SummationOrder::of(RowLengths::of(a.row_ptr()), device);
+        let builder = builder.clone().device(device.clone()).deterministic(true);
+        let predicted = match builder.tuning(Tuning::Predict).decide(&analysis, T::KIND) {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => return Ok(None),
+            predicted => predicted?,
+        };
+        let longest = analysis.rows.max as usize;
+        let timed = predicted.candidates.iter().filter_map(|candidate| {
+            let sliced = Self::with(&candidate.plan, longest, block);
+            let usable = sliced.is_some() || order.admits(&candidate.plan);
+            Some((candidate.prediction.as_ref().filter(|_| usable)?.product(), sliced))
+        });
+        Ok(timed.min_by(|a, b| a.0.total_cmp(&b.0)).and_then(|(_, sliced)| sliced))
+    }
+
+    /// A plan of packed SELL without long rows whose windows are whole in every block.
+    fn with(plan: &Plan, longest: usize, block: usize) -> Option<Self> {
+        let Plan::Psell(psell) = plan else { return None };
+        let unit = Self::SLICE.max(psell.sigma() as usize);
+        let whole = psell.sigma() == 1 || unit.is_multiple_of(Self::SLICE);
+        let kept = whole && block.is_multiple_of(unit) && longest <= psell.split() as usize;
+        kept.then(|| Self { plan: Plan::Psell(psell.with_one_warp()), unit })
+    }
+
+    /// Builds the operator of some units of rows.
+    pub(crate) fn build<T: Scalar>(
+        &self,
+        builder: &SparseOpBuilder,
+        a: &CsrMatrix<T>,
+    ) -> Result<SparseOp<T>, Error> {
+        builder.clone().deterministic(true).tuning(Tuning::Fixed(self.plan.clone())).build(a)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rows::RowSet;
     use sparseop::FormatKind;
-    use sparseop::matrix::{CsrMatrix, gallery};
+    use sparseop::matrix::gallery;
 
     #[test]
     fn even_short_rows_are_summed_in_order() {
@@ -222,6 +287,88 @@ mod tests {
             });
             assert!(missing.is_none(), "{missing:?}");
         }
+    }
+
+    /// Product of some rows as boundary rows: with columns from the first to the last one.
+    fn boundary_product<T: Scalar>(
+        sliced: &SlicedPlan,
+        device: &Device,
+        a: &CsrMatrix<T>,
+        rows: &[u32],
+        x: &[T],
+    ) -> Vec<u64> {
+        let columns = || rows.iter().flat_map(|&row| a.view().row(row as usize).0);
+        let first = columns().min().copied().unwrap_or(0);
+        let end = columns().max().map_or(0, |&last| last + 1).max(first + rows.len() as u32);
+        let width = (end - first) as usize;
+        let part = RowSet::copy(a.view(), rows, width, |column| column - first).unwrap();
+        let op = sliced.build(&SparseOpBuilder::new().device(device.clone()), &part).unwrap();
+        let mut own = x[first as usize..x.len().min(end as usize)].to_vec();
+        own.resize(width, T::ZERO);
+        let mut y = vec![T::ZERO; rows.len()];
+        op.apply(&own, &mut y).unwrap();
+        y.into_iter().map(Scalar::bits).collect()
+    }
+
+    fn units_keep_their_bits<T: Scalar>(device: &Device) {
+        let plans = [
+            "psell(sigma:1)",
+            "psell(sigma:1,group:4)",
+            "psell(sigma:1,values:packed,group:4)",
+            "psell(sigma:64,group:4)",
+            "psell(sigma:512)",
+        ];
+        // Diagonal slices, slices with 8-, 16- and 32-bit indices, rows of many lengths.
+        let specs = [
+            "poisson3d,n=16",
+            "stencil27,n=14",
+            "fem3d,n=9",
+            "uniform,rows=70k",
+            "webbase,rows=4k",
+            "lognormal,rows=5k",
+        ];
+        for spec in specs {
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<T>().unwrap();
+            let x = sparseop_testkit::x_vector::<T>(a.ncols());
+            let longest = Analysis::of(a.view()).rows.max as usize;
+            let all: Vec<u32> = (0..a.nrows() as u32).collect();
+            for text in plans {
+                let plan = text.parse().unwrap();
+                let Some(sliced) = SlicedPlan::with(&plan, longest, 512) else { continue };
+                let whole = product(&sliced.plan, device, &a, &all, &x).unwrap();
+                for modulus in [2, 3] {
+                    let units = all.chunks(sliced.unit).step_by(modulus);
+                    let rows: Vec<u32> = units.flatten().copied().collect();
+                    let found = boundary_product(&sliced, device, &a, &rows, &x);
+                    let expected = rows.iter().map(|&row| whole[row as usize]);
+                    assert!(expected.eq(found), "{device}: {spec} in {}, {text}", T::KIND);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn whole_units_of_packed_sell_keep_their_bits() {
+        for device in [Device::Cpu].into_iter().chain(Device::gpus().into_iter().take(1)) {
+            units_keep_their_bits::<f32>(&device);
+            units_keep_their_bits::<f64>(&device);
+        }
+    }
+
+    #[test]
+    fn packed_sell_is_for_whole_windows_without_long_rows() {
+        let unit = |text: &str, longest, block| {
+            let sliced = SlicedPlan::with(&text.parse().unwrap(), longest, block);
+            sliced.map(|sliced| (sliced.unit, sliced.plan.to_string()))
+        };
+        let one = |unit, plan: &str| Some((unit, plan.to_owned()));
+        assert_eq!(unit("psell(sigma:1)", 9, 64), one(32, "psell(sigma:1,warps:1)"));
+        assert_eq!(unit("psell(sigma:512)", 9, 1024), one(512, "psell(sigma:512,warps:1)"));
+        assert_eq!(unit("psell(sigma:512)", 9, 256), None);
+        assert_eq!(unit("psell(sigma:48)", 9, 1024), None);
+        assert_eq!(unit("psell(sigma:1)", 9, 16), None);
+        assert_eq!(unit("psell(sigma:1,split:8)", 9, 64), None);
+        assert_eq!(unit("csr(vector:8)", 9, 64), None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn errors(
 }
 
 fn part<T: Scalar>(rank: &Arc<ThreadRank>, offsets: &[usize], own: usize) -> Result<(), Error> {
-    let settings = PartSettings { builder: SparseOpBuilder::new(), same_bits: true, group: None };
+    let settings = PartSettings::new(SparseOpBuilder::new());
     let a = CsrMatrix::<T>::zeros(own, offsets[offsets.len() - 1]).unwrap();
     PartOp::build(rank.clone(), &settings, offsets.into(), offsets.into(), a.view()).map(drop)
 }
@@ -126,7 +126,7 @@ fn little_memory_at_one_part_is_an_error_at_all() {
     let found = errors(&ranks, |rank| {
         let limit = if rank.rank() == 0 { 1 << 30 } else { 64 };
         let builder = SparseOpBuilder::new().memory_limit(limit);
-        let settings = PartSettings { builder, same_bits: true, group: None };
+        let settings = PartSettings::new(builder);
         let own: Vec<u32> = (0..200).map(|row| row + 200 * rank.rank() as u32).collect();
         let own = crate::rows::RowSet::copy(a.view(), &own, 400, |column| column)?;
         let (rows, columns) = (offsets.clone(), offsets.clone());

@@ -3,7 +3,9 @@
 use crate::comm::{Communicator, agree, gather_words};
 use crate::halo::Halo;
 use crate::rows::RowSet;
-use sparseop::device::peers::{Neighbour, PeerExchange, PeerGroup, PeerInbox, RowPlaces};
+use sparseop::device::peers::{
+    Neighbour, PeerExchange, PeerGroup, PeerInbox, RowPlaces, UsedElements,
+};
 use sparseop::{Device, DeviceVec, Error, Multivector, Scalar, Stream};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,7 +87,7 @@ impl<T: Scalar> GpuPart<T> {
             let zeros = |len: usize| DeviceVec::zeros(&self.device, len * count);
             let rows = |at: usize| self.places[at].as_ref().map_or(0, |_| sets[at].rows.len());
             let products = |at| zeros(rows(at));
-            let (used, products) = (zeros(halo.columns.len())?, [products(0)?, products(1)?]);
+            let (used, products) = (zeros(halo.width())?, [products(0)?, products(1)?]);
             Ok(GpuMemory { exchange, used, products, vectors: None })
         };
         memory.insert(count, agree(comm, allocated())?);
@@ -123,9 +125,14 @@ impl<T: Scalar> GpuPart<T> {
         };
         let to: Vec<Neighbour> = neighbours.iter().map(of).collect();
         let own = halo.columns[halo.own.clone()].iter();
-        let own: Vec<u32> = own.map(|&column| column - first).collect();
+        let used = UsedElements {
+            own: own.map(|&column| column - first).collect(),
+            own_place: halo.own.start,
+            places: halo.places(),
+            len: halo.width(),
+        };
         // SAFETY: the ranks have just made these inboxes, with room for what they receive.
-        let exchange = unsafe { PeerExchange::new(inbox, &to, &own, halo.own.start, count) };
+        let exchange = unsafe { PeerExchange::new(inbox, &to, used, count) };
         agree(comm, exchange)
     }
 

@@ -8,8 +8,11 @@ use std::ops::Range;
 /// Columns of the boundary rows of a part, and the messages with their elements.
 #[derive(Debug)]
 pub(crate) struct Halo {
-    /// Columns that boundary rows use, ascending.
+    /// Columns that boundary rows use, ascending: the elements that are exchanged.
     pub(crate) columns: Vec<u32>,
+    /// Columns of the operator of the boundary rows: those that are used, or all from the first to
+    /// the last one, which keeps the distances among columns.
+    pub(crate) window: Option<Range<u32>>,
     /// Range of the own columns among these.
     pub(crate) own: Range<usize>,
     /// Other parts, and the range of the columns that each has.
@@ -48,7 +51,42 @@ impl Halo {
         let sends = sends.map(|(to, bytes)| {
             (to, bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
         });
-        Ok(Self { own, receives, sends: sends.collect(), columns })
+        Ok(Self { own, receives, sends: sends.collect(), columns, window: None })
+    }
+
+    /// Gives the operator of `rows` boundary rows all columns from the first to the last one that
+    /// is used, at least as many as rows.
+    pub(crate) fn with_window(self, rows: usize) -> Self {
+        let first = self.columns.first().copied().unwrap_or(0);
+        let end = self.columns.last().map_or(0, |&last| last + 1);
+        Self { window: Some(first..end.max(first + rows as u32)), ..self }
+    }
+
+    /// Number of columns of the operator of the boundary rows.
+    pub(crate) fn width(&self) -> usize {
+        self.window.as_ref().map_or(self.columns.len(), Range::len)
+    }
+
+    /// Column of this operator for a used column of the whole matrix.
+    pub(crate) fn place(&self, column: u32) -> u32 {
+        match &self.window {
+            Some(window) => column - window.start,
+            None => self.columns.partition_point(|&c| c < column) as u32,
+        }
+    }
+
+    /// Column of the whole matrix for a column of this operator.
+    pub(crate) fn column(&self, place: u32) -> u32 {
+        match &self.window {
+            Some(window) => window.start + place,
+            None => self.columns[place as usize],
+        }
+    }
+
+    /// Place of every used column, unless they are consecutive.
+    pub(crate) fn places(&self) -> Vec<u32> {
+        let used = self.columns.iter().filter(|_| self.window.is_some());
+        used.map(|&column| self.place(column)).collect()
     }
 
     /// Number of elements that a product receives.

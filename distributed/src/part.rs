@@ -1,6 +1,6 @@
 //! A part of a distributed operator: its rows, and the messages with the other parts.
 
-use crate::choice::{RowLengths, SummationOrder};
+use crate::choice::{RowLengths, SlicedPlan, SummationOrder};
 use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported};
 use crate::gpu::{GpuPart, PartRows};
 use crate::halo::Halo;
@@ -26,9 +26,16 @@ pub(crate) struct PartSettings {
     pub(crate) same_bits: bool,
     /// GPUs of the parts; `None` on the CPU.
     pub(crate) group: Option<Arc<PeerGroup>>,
+    /// Plan of all parts, if it is not chosen for the rows of each.
+    pub(crate) sliced: Option<SlicedPlan>,
 }
 
 impl PartSettings {
+    /// Parts on the CPU, with the same bits for every partition.
+    pub(crate) fn new(builder: SparseOpBuilder) -> Self {
+        Self { builder, same_bits: true, group: None, sliced: None }
+    }
+
     /// Device of a part.
     pub(crate) fn device(&self, rank: usize) -> Device {
         self.group.as_ref().map_or(Device::Cpu, |group| group.device(rank))
@@ -90,24 +97,26 @@ impl<T: Scalar> PartOp<T> {
         let device = settings.device(rank);
         let order = settings.same_bits.then(|| SummationOrder::of(whole, &device));
         let own = columns[rank] as u32..columns[rank + 1] as u32;
-        let is_interior =
-            |row: &u32| a.row(*row as usize).0.iter().all(|column| own.contains(column));
-        let (interior, boundary): (Vec<u32>, Vec<u32>) =
-            (0..a.nrows() as u32).partition(is_interior);
+        let unit = settings.sliced.as_ref().map_or(1, |sliced| sliced.unit);
+        let (interior, boundary) = interior_and_boundary(a, &own, unit);
         let halo = Halo::new(&*comm, agree(&*comm, used_columns(a, &boundary))?, &columns)?;
+        let halo = match &settings.sliced {
+            Some(_) => halo.with_window(boundary.len()),
+            None => halo,
+        };
         let builder = settings.builder.clone().device(device.clone());
         let build = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
             let a = RowSet::copy(a, &rows, ncols, renumber)?;
-            let op = match order {
-                Some(order) => order.build(&builder, &device, a.view())?,
-                None => builder.build(&a)?,
+            let op = match (&settings.sliced, order) {
+                (Some(sliced), _) => sliced.build(&builder, &a)?,
+                (None, Some(order)) => order.build(&builder, &device, a.view())?,
+                (None, None) => builder.build(&a)?,
             };
             Ok::<_, Error>(RowSet { op, rows })
         };
         let built = || {
-            let place = |column: u32| halo.columns.partition_point(|&c| c < column) as u32;
             let interior = build(interior, own.len(), &|column| column - own.start)?;
-            Ok((interior, build(boundary, halo.columns.len(), &place)?))
+            Ok((interior, build(boundary, halo.width(), &|column| halo.place(column))?))
         };
         let (interior, boundary) = agree(&*comm, built())?;
         let mut part = Self {
@@ -225,7 +234,7 @@ impl<T: Scalar> PartOp<T> {
             Ok::<_, Error>(())
         };
         copy(&self.interior, &|column| column + first)?;
-        copy(&self.boundary, &|column| self.halo.columns[column as usize])?;
+        copy(&self.boundary, &|column| self.halo.column(column))?;
         let row_ptr = self.row_ptr.clone();
         CsrMatrix::try_new(self.own_rows().len(), self.shape().1, row_ptr, columns, values)
     }
@@ -389,6 +398,22 @@ impl<T: Scalar> SystemOperator<T> for PartOp<T> {
     fn shared_sums(&self) -> Option<Arc<dyn SharedSums>> {
         Some(self.sums.clone())
     }
+}
+
+/// Numbers of the rows that use own columns alone, and of the others, in whole units of rows.
+fn interior_and_boundary<T: Scalar>(
+    a: CsrView<'_, T>,
+    own: &Range<u32>,
+    unit: usize,
+) -> (Vec<u32>, Vec<u32>) {
+    let (mut interior, mut boundary) = (Vec::new(), Vec::new());
+    for first in (0..a.nrows()).step_by(unit) {
+        let rows = first..a.nrows().min(first + unit);
+        let is_interior = |row| a.row(row).0.iter().all(|column| own.contains(column));
+        let set = if rows.clone().all(is_interior) { &mut interior } else { &mut boundary };
+        set.extend(rows.map(|row| row as u32));
+    }
+    (interior, boundary)
 }
 
 /// Columns that some rows use, ascending.

@@ -1,7 +1,7 @@
 //! Products with the transposed matrix, by a distributed operator of its own.
 
 use crate::comm::{Communicator, agree, all_to_all, bytes_of, reported};
-use crate::part::PartOp;
+use crate::part::{PartOp, PartSettings};
 use crate::partition::owner;
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{Error, Scalar, filled, listed, reserved};
@@ -136,7 +136,8 @@ impl<T: Scalar> PartOp<T> {
         }
         let a = self.transposed_rows()?;
         let (rows, columns) = (self.columns.clone(), self.rows.clone());
-        let built = Self::build(self.comm.clone(), &self.settings, rows, columns, a.view())?;
+        let settings = PartSettings { sliced: None, ..self.settings.clone() };
+        let built = Self::build(self.comm.clone(), &settings, rows, columns, a.view())?;
         Ok(self.transposed.get_or_init(|| Box::new(built)))
     }
 

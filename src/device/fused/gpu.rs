@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// Bytes of a vector load.
 const PACK: usize = 16;
 
+/// Warps of a block.
+const WARPS: usize = BLOCK as usize / 32;
+
 /// State of passes on a GPU.
 #[derive(Debug)]
 pub(super) struct GpuPasses {
@@ -29,6 +32,7 @@ pub(super) struct GpuPasses {
 /// Passes whose sums several GPUs share.
 #[derive(Debug)]
 struct PeerPasses {
+    gpu: Gpu,
     sums: PeerSums,
     dots: Kernel,
     combine: Kernel,
@@ -62,7 +66,7 @@ impl GpuPasses {
     pub(super) fn share<T: Scalar>(&mut self, sums: &PeerSums) -> Result<(), Error> {
         let kernel = |name| self.gpu.kernel("vector", &format!("vector_peer_{name}_{}", T::KIND));
         let (dots, combine) = (kernel("dots")?, kernel("combine")?);
-        self.peers = Some(PeerPasses { sums: sums.clone(), dots, combine });
+        self.peers = Some(PeerPasses { gpu: self.gpu, sums: sums.clone(), dots, combine });
         Ok(())
     }
 
@@ -250,11 +254,13 @@ impl GpuPasses {
 }
 
 impl PeerPasses {
-    /// Blocks of a launch.
+    /// Blocks of a launch, whose warps each take some of the blocks of the vectors.
     fn blocks(&self, frame: Frame) -> Result<u32, Error> {
-        self.sums.grid(frame.len as usize).ok_or_else(|| Error::VectorPass {
+        let sums = self.sums.blocks(frame.len as usize).ok_or_else(|| Error::VectorPass {
             message: format!("vectors of {} elements are not those of this part", frame.len),
-        })
+        })?;
+        let resident = self.gpu.multiprocessors() * COMBINE_BLOCKS;
+        Ok(sums.div_ceil(WARPS).clamp(1, resident) as u32)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::PeerGroup;
 use super::constants::NEIGHBOUR;
 use crate::device::{
-    BLOCK, Buffer, Device, DeviceVec, Gpu, Kernel, Launch, Queue, Stream, kernels,
+    BLOCK, Buffer, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream, kernels,
 };
 use crate::{Error, Scalar};
 use std::sync::Arc;
@@ -34,6 +34,19 @@ pub struct Neighbour {
     pub flag: u64,
 }
 
+/// Elements that the boundary rows of a part use.
+#[derive(Debug, Clone, Default)]
+pub struct UsedElements {
+    /// Own elements among them.
+    pub own: Vec<u32>,
+    /// Position of the own elements; those of neighbours are before and behind.
+    pub own_place: usize,
+    /// Place of every element in the vector that the rows read; none if they are consecutive.
+    pub places: Vec<u32>,
+    /// Length of this vector.
+    pub len: usize,
+}
+
 /// Exchange of elements of `count` interleaved vectors with the neighbours of a part.
 #[derive(Debug)]
 pub struct PeerExchange<T: Scalar> {
@@ -47,6 +60,8 @@ pub struct PeerExchange<T: Scalar> {
     elements: Arc<Buffer<u32>>,
     own: Arc<Buffer<u32>>,
     own_place: usize,
+    places: Arc<Buffer<u32>>,
+    used_len: usize,
     /// Least number of elements of a vector.
     least: usize,
     state: Arc<Buffer<u32>>,
@@ -86,11 +101,12 @@ impl<T: Scalar> PeerInbox<T> {
 
 impl<T: Scalar> PeerExchange<T> {
     /// Creates the exchange of a part that sends to `neighbours`, in the order of its flags, and
-    /// whose boundary rows use the elements `own` of its own, from place `own_place` on.
+    /// whose boundary rows use the elements `used`.
     ///
     /// # Safety
     ///
-    /// The addresses are those of inboxes of the same group, with room for the elements.
+    /// The addresses are those of inboxes of the same group, with room for the elements. Places are
+    /// below `used.len`, which is at least the number of elements.
     ///
     /// # Errors
     ///
@@ -98,10 +114,10 @@ impl<T: Scalar> PeerExchange<T> {
     pub unsafe fn new(
         inbox: PeerInbox<T>,
         neighbours: &[Neighbour],
-        own: &[u32],
-        own_place: usize,
+        used: UsedElements,
         count: usize,
     ) -> Result<Self, Error> {
+        let UsedElements { own, own_place, places, len } = used;
         let gpu = inbox.group.gpus[inbox.rank];
         let kernel = |name: &str| gpu.kernel("peers", &format!("peers_{name}_{}", T::KIND));
         let (mut table, mut elements) = (Vec::new(), Vec::new());
@@ -119,9 +135,11 @@ impl<T: Scalar> PeerExchange<T> {
             neighbours: neighbours.len(),
             table: Arc::new(gpu.upload(&table)?),
             elements: Arc::new(gpu.upload(&elements)?),
-            own: Arc::new(gpu.upload(own)?),
+            own: Arc::new(gpu.upload(&own)?),
             own_place,
-            least: elements.iter().chain(own).max().map_or(0, |&last| last as usize + 1),
+            places: Arc::new(gpu.upload(&places)?),
+            used_len: len,
+            least: elements.iter().chain(&own).max().map_or(0, |&last| last as usize + 1),
             state: inbox.group.words(inbox.rank, 2)?,
             inbox,
         })
@@ -166,7 +184,7 @@ impl<T: Scalar> PeerExchange<T> {
             return Ok(());
         }
         assert!(x.len() >= self.least * self.count, "the elements exist");
-        assert!(used.len() == (received + self.own.len()) * self.count, "a place for each element");
+        assert!(used.len() == self.used_len * self.count, "a place for each element");
         let _turn = queue.turn()?;
         self.keep(queue, x);
         self.keep(queue, used);
@@ -177,6 +195,7 @@ impl<T: Scalar> PeerExchange<T> {
             own: self.own.ptr(),
             own_count: self.own.len() as u64,
             own_place: self.own_place as u64,
+            places: if self.places.len() == 0 { Ptr::NULL } else { self.places.ptr() },
             inbox: self.inbox.elements.ptr(),
             received: received as u64,
             count: self.count as u32,
@@ -204,7 +223,7 @@ impl<T: Scalar> PeerExchange<T> {
         vector.share().into_iter().for_each(|memory| queue.keep(memory));
         queue.keep(self.inbox.group.clone());
         queue.keep(self.table.clone());
-        for words in [&self.elements, &self.own, &self.state] {
+        for words in [&self.elements, &self.own, &self.places, &self.state] {
             queue.keep(words.clone());
         }
     }

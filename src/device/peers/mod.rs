@@ -10,7 +10,7 @@ mod constants;
 mod exchange;
 mod sums;
 
-pub use exchange::{Neighbour, PeerExchange, PeerInbox, RowPlaces};
+pub use exchange::{Neighbour, PeerExchange, PeerInbox, RowPlaces, UsedElements};
 pub use sums::{PeerSums, SumsTable};
 
 use super::{Buffer, Device, Gpu, Pinned, Ptr};

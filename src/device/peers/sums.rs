@@ -91,10 +91,9 @@ impl PeerSums {
         self.group.device(self.rank)
     }
 
-    /// Blocks of a launch over vectors of `len` elements; `None` if they have another number of
-    /// blocks.
-    pub(crate) fn grid(&self, len: usize) -> Option<u32> {
-        (len.div_ceil(self.block) == self.own).then_some(self.own.max(1) as u32)
+    /// Blocks of vectors of `len` elements; `None` if this is not their length.
+    pub(crate) fn blocks(&self, len: usize) -> Option<usize> {
+        (len.div_ceil(self.block) == self.own).then_some(self.own)
     }
 
     /// The table of the kernels.

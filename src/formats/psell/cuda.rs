@@ -10,6 +10,7 @@ use spmm::Spmm;
 use super::host::HostPsell;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
+use super::plan::SliceWarps;
 use super::{Header, Narrowed, NarrowedPair, Stored};
 use crate::device::{
     BLOCK, Buffer, Gpu, Launch, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
@@ -32,6 +33,7 @@ pub(crate) struct DevicePsell<T> {
     nrows: usize,
     ncols: usize,
     group: usize,
+    warps: SliceWarps,
     headers: Buffer<Header>,
     values: DeviceValues<T>,
     dictionary: Buffer<T>,
@@ -224,7 +226,8 @@ impl<T: Scalar> DevicePsell<T> {
             skip: upload(&host.skip)?,
             long: host.long.as_ref().map(|long| DeviceLongRows::new(long, gpu)).transpose()?,
         };
-        Self::from_parts(gpu, (host.nrows, host.ncols), host.group, parts, host.is_diagonal())
+        let arrangement = (host.group, host.warps);
+        Self::from_parts(gpu, (host.nrows, host.ncols), arrangement, parts, host.is_diagonal())
     }
 
     /// Builds the matrix from its buffers. `is_diagonal` selects the kernel for matrices all of
@@ -236,7 +239,7 @@ impl<T: Scalar> DevicePsell<T> {
     pub(super) fn from_parts(
         gpu: Gpu,
         (nrows, ncols): (usize, usize),
-        group: usize,
+        (group, warps): (usize, SliceWarps),
         parts: PsellBuffers<T>,
         is_diagonal: bool,
     ) -> Result<Self, Error> {
@@ -246,7 +249,10 @@ impl<T: Scalar> DevicePsell<T> {
         let arrays = [headers.bytes(), values.bytes(), index.bytes(), dictionary.bytes(), optional];
         let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, DeviceLongRows::bytes);
         let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
-        let shift = warps_shift_of(&headers, bytes)?;
+        let shift = match warps {
+            SliceWarps::One => 0,
+            SliceWarps::Auto => warps_shift_of(&headers, bytes)?,
+        };
         let (module, residency) = module_of(file, shift, residency);
         let name = kernel_name(file, is_diagonal, group, T::KIND);
         let kernel = RowKernel::new(gpu, module, residency, name)?;
@@ -254,6 +260,7 @@ impl<T: Scalar> DevicePsell<T> {
             nrows,
             ncols,
             group,
+            warps,
             headers,
             values,
             dictionary,
@@ -328,6 +335,7 @@ impl<T: Scalar> DevicePsell<T> {
             nrows: self.nrows,
             ncols: self.ncols,
             group: self.group,
+            warps: self.warps,
             headers: self.headers.to_vec()?,
             values: self.values.to_host()?,
             dictionary: self.dictionary.to_vec()?,

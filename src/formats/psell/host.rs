@@ -4,7 +4,7 @@ use super::index::{ALL, Chooser, Encoded, Kind, LANES, LaneColumns, Slot, UNIT, 
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
-use super::plan::too_large;
+use super::plan::{SliceWarps, too_large};
 use super::{Coder, Header, Packing, Sink, Stored, ValueEncoding, with_slack};
 use crate::device::cpu::{Output, partition};
 use crate::matrix::CsrView;
@@ -28,6 +28,7 @@ pub(crate) struct HostPsell<T> {
     pub(crate) ncols: usize,
     /// Slots per group that is stored lane by lane.
     pub(crate) group: usize,
+    pub(crate) warps: SliceWarps,
     pub(crate) headers: Vec<Header>,
     pub(crate) values: Stored<T>,
     /// Values of the codes; see [`Coder::into_dictionary`].
@@ -52,7 +53,7 @@ impl<T: Scalar> HostPsell<T> {
     /// [`Error::PlanLimit`] if the slices exceed the range of addresses;
     /// [`Error::HostMemory`].
     pub(crate) fn pack(a: CsrView<'_, T>, order: Order, packing: Packing) -> Result<Self, Error> {
-        let Packing { values, group, split } = packing;
+        let Packing { values, group, split, warps } = packing;
         let group = group as usize;
         let coder = match values {
             ValueEncoding::Plain => Coder::Plain,
@@ -96,6 +97,7 @@ impl<T: Scalar> HostPsell<T> {
             nrows,
             ncols,
             group,
+            warps,
             headers,
             values: stored,
             dictionary,

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const SORTED: Order = Order::Windows(usize::MAX);
 
 fn packing(text: (ValueEncoding, u32, u32)) -> Packing {
-    Packing { values: text.0, group: text.1, split: text.2 }
+    Packing { values: text.0, group: text.1, split: text.2, ..Packing::default() }
 }
 
 fn plain(group: u32) -> Packing {

@@ -14,6 +14,8 @@
 //!   than the default, `group:1`.
 //! - `split:L`: rows with more than L entries are long rows, which are stored separately and shared
 //!   by threads; by default those that exceed the capacity of a slice.
+//! - `warps:1`: on a GPU one warp per slice, even if there are so few slices that several warps
+//!   would share each: the bits of a row then depend on the rows of its slice alone.
 //!
 //! ```text
 //! 3 . 1 .     a slice of 32 rows, of which there are 4, sorted by length:
@@ -132,6 +134,7 @@ impl Format for Psell {
     const EXAMPLES: &'static [&'static str] = &[
         "psell(sigma:1)",
         "psell(sigma:1,group:4)",
+        "psell(sigma:1,group:4,warps:1)",
         "psell(sigma:1,values:packed,group:4,split:60)",
         "psell(sigma:1,values:packed,group:4,split:9)",
         "psell(sigma:512)",

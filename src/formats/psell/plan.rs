@@ -6,7 +6,7 @@ use crate::formats::{PlanArgs, Target};
 use crate::{Error, Precision};
 use std::fmt::{self, Display};
 
-/// Plan `psell(sigma:S)`, with `values`, `group` and `split` unless they are the defaults.
+/// Plan `psell(sigma:S)`, with `values`, `group`, `split` and `warps` unless they are the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PsellPlan {
     /// Number of rows per window sorted by length; 1 sorts nothing.
@@ -14,7 +14,7 @@ pub struct PsellPlan {
     packing: Packing,
 }
 
-/// Encoding of the slots.
+/// Encoding of the slots, and their division among the warps of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packing {
     /// Encoding of the values.
@@ -24,7 +24,20 @@ pub(crate) struct Packing {
     /// Rows with more entries are long rows, stored outside of the slices; at most
     /// [`Packing::MAX_SPLIT`].
     pub(crate) split: u32,
+    pub(crate) warps: SliceWarps,
 }
+
+/// Number of warps of a GPU that multiply a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SliceWarps {
+    /// Several if there are few slices.
+    Auto,
+    /// One: the bits of a row depend on the rows of its slice alone.
+    One,
+}
+
+/// Values of `warps`.
+const WARPS: &[(&str, SliceWarps)] = &[("auto", SliceWarps::Auto), ("1", SliceWarps::One)];
 
 /// Encoding of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +78,8 @@ impl Packing {
 impl Default for Packing {
     /// Plain values, one slot at a time, all rows in slices that slices can hold.
     fn default() -> Self {
-        Self { values: ValueEncoding::Plain, group: 1, split: Self::MAX_SPLIT }
+        let (values, warps) = (ValueEncoding::Plain, SliceWarps::Auto);
+        Self { values, group: 1, split: Self::MAX_SPLIT, warps }
     }
 }
 
@@ -89,7 +103,7 @@ impl PsellPlan {
     #[doc(hidden)]
     pub fn new(sigma: u32, values: ValueEncoding, group: u32, split: u32) -> Result<Self, Error> {
         // The spelling has the checks.
-        let plan = Self { sigma, packing: Packing { values, group, split } };
+        let plan = Self::of(sigma, Packing { values, group, split, ..Packing::default() });
         match format!("psell{plan}").parse()? {
             super::super::Plan::Psell(plan) => Ok(plan),
             _ => unreachable!("its spelling names its format"),
@@ -99,6 +113,13 @@ impl PsellPlan {
     /// Plan with a packing whose parameters are admissible.
     pub(super) fn of(sigma: u32, packing: Packing) -> Self {
         Self { sigma, packing }
+    }
+
+    /// The same plan with one warp per slice.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_one_warp(self) -> Self {
+        Self { packing: Packing { warps: SliceWarps::One, ..self.packing }, ..self }
     }
 
     /// Plan for SpMM with an analysed matrix.
@@ -148,6 +169,7 @@ impl PsellPlan {
         let values = args.word("values", VALUES)?.unwrap_or(default.values);
         let group = args.number("group")?.unwrap_or(default.group);
         let split = args.number("split")?.unwrap_or(default.split);
+        let warps = args.word("warps", WARPS)?.unwrap_or(default.warps);
         if !Packing::GROUPS.contains(&group) {
             return Err(args.error(format!("`group` may be 1 or 4, not {group}")));
         }
@@ -155,7 +177,7 @@ impl PsellPlan {
             let most = Packing::MAX_SPLIT;
             return Err(args.error(format!("`split` may be at most {most}, not {split}")));
         }
-        Ok(Self { sigma, packing: Packing { values, group, split } })
+        Ok(Self { sigma, packing: Packing { values, group, split, warps } })
     }
 
     /// Kernel that multiplies, by the order of the rows, the encoding of the values and the group;
@@ -178,7 +200,7 @@ impl PsellPlan {
                 ]
             };
         }
-        let Packing { values, group, split } = self.packing;
+        let Packing { values, group, split, .. } = self.packing;
         let names = match values {
             ValueEncoding::Plain => names!(""),
             ValueEncoding::Packed => names!(".dict"),
@@ -209,7 +231,7 @@ impl Default for PsellPlan {
 
 impl Display for PsellPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Packing { values, group, split }, default) = (self.packing, Packing::default());
+        let (Packing { values, group, split, warps }, default) = (self.packing, Packing::default());
         write!(f, "(sigma:{}", self.sigma)?;
         if values != default.values {
             write!(f, ",values:{values}")?;
@@ -219,6 +241,9 @@ impl Display for PsellPlan {
         }
         if split != default.split {
             write!(f, ",split:{split}")?;
+        }
+        if warps == SliceWarps::One {
+            f.write_str(",warps:1")?;
         }
         f.write_str(")")
     }
@@ -241,7 +266,8 @@ pub(super) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
         .chain(packed.iter().map(|&group| (ValueEncoding::Packed, group)));
     let all = all.chain(narrowest.map(ValueEncoding::Narrow).into_iter().flat_map(with));
     let split = SliceProbe::of(analysis).split;
-    all.map(|(values, group)| Packing { values, group, split }).collect()
+    let default = Packing::default();
+    all.map(|(values, group)| Packing { values, group, split, ..default }).collect()
 }
 
 #[cfg(test)]
@@ -252,12 +278,18 @@ mod tests {
     fn defaults_are_left_out_but_for_the_window() {
         let spelled = |text: &str| text.parse::<crate::formats::Plan>().map(|p| p.to_string());
         assert_eq!(spelled("psell").unwrap(), "psell(sigma:512)");
-        let all = "psell(sigma:1,values:packed,group:4,split:60)";
+        let all = "psell(sigma:1,values:packed,group:4,split:60,warps:1)";
         assert_eq!(spelled(all).unwrap(), all);
         let most = Packing::MAX_SPLIT;
-        let default = format!("psell(sigma:7,values:plain,group:1,split:{most})");
+        let default = format!("psell(sigma:7,values:plain,group:1,split:{most},warps:auto)");
         assert_eq!(spelled(&default).unwrap(), "psell(sigma:7)");
-        for wrong in ["psell(group:2)", "psell(sigma:0)", "psell(c:32)", "psell(index:packed)"] {
+        for wrong in [
+            "psell(group:2)",
+            "psell(warps:2)",
+            "psell(sigma:0)",
+            "psell(c:32)",
+            "psell(index:packed)",
+        ] {
             assert!(spelled(wrong).is_err(), "{wrong}");
         }
         assert!(spelled(&format!("psell(split:{})", most + 1)).is_err());

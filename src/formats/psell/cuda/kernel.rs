@@ -1,6 +1,7 @@
 //! Choice of the kernel of a packed SELL matrix.
 
 use super::super::index::LANES;
+use super::super::plan::SliceWarps;
 use super::super::{Header, Packing, ValueEncoding};
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{Buffer, Gpu, Module, Residency};
@@ -104,7 +105,10 @@ pub(crate) fn expected_kernel<T: Scalar>(
         _ => "psell_spmv_plain",
     };
     let steps = (analysis.rows.max as usize).min(packing.split as usize);
-    let shift = warps_shift(a.nrows().div_ceil(LANES), steps, bytes);
+    let shift = match packing.warps {
+        SliceWarps::One => 0,
+        SliceWarps::Auto => warps_shift(a.nrows().div_ceil(LANES), steps, bytes),
+    };
     let residency = Residency::of::<T>(gpu, bytes, (a.nrows(), a.ncols()));
     let is_diagonal = structure.shifted > DIAGONAL;
     let name = kernel_name(file, is_diagonal, packing.group as usize, T::KIND);

@@ -165,8 +165,8 @@ impl<T: Scalar> Packer<'_, T> {
             long,
         };
         let shape = (a.nrows, a.ncols);
-        DevicePsell::from_parts(a.gpu, shape, packing.group as usize, parts, sums.relative == 0)
-            .map(Some)
+        let arrangement = (packing.group as usize, packing.warps);
+        DevicePsell::from_parts(a.gpu, shape, arrangement, parts, sums.relative == 0).map(Some)
     }
 
     /// Reads the sums that the kernels have found so far. Waits for them.

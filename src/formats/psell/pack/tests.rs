@@ -62,6 +62,10 @@ fn buffers<T: Scalar>(a: &DevicePsell<T>) -> Vec<(&'static str, Option<Vec<u64>>
     ]
 }
 
+fn packing(values: ValueEncoding, group: u32, split: u32) -> Packing {
+    Packing { values, group, split, ..Packing::default() }
+}
+
 /// Packs on both sides and compares.
 fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, order: Order, packing: Packing, name: &str) {
     let context = format!("{name} in {}, {order:?}, {packing:?}", T::KIND);
@@ -92,7 +96,7 @@ fn check_all<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, longs: &[u32], name: &str) {
         for values in ENCODINGS {
             for group in Packing::GROUPS {
                 for &long in longs {
-                    check(gpu, a, order, Packing { values, group, split: long }, name);
+                    check(gpu, a, order, packing(values, group, long), name);
                 }
             }
         }
@@ -226,7 +230,7 @@ proptest! {
             let row = |r: usize| rows.get(r).cloned().unwrap_or_default();
             let values = ENCODINGS[usize::from(packed)];
             let a = matrix(90, row, |k| (k % 7) as f64);
-            check(gpu, &a, order, Packing { values, group, split: long }, "any");
+            check(gpu, &a, order, packing(values, group, long), "any");
         }
     }
 }
@@ -302,7 +306,7 @@ fn wide_slices_with<T: Scalar>(gpu: Gpu, of: fn(usize) -> T) {
                     [(1, Packing::MAX_SPLIT), (4, Packing::MAX_SPLIT), (4, 193), (4, 400)]
                 {
                     let context = format!("wide slices {case} of {name} values");
-                    check(gpu, &a, order, Packing { values, group, split: long }, &context);
+                    check(gpu, &a, order, packing(values, group, long), &context);
                 }
             }
         }
@@ -342,7 +346,7 @@ proptest! {
             };
             let values = ENCODINGS[usize::from(packed)];
             let a = matrix(9000, row, |k| (k % 7) as f32);
-            check(gpu, &a, order, Packing { values, group, split: long }, "any");
+            check(gpu, &a, order, packing(values, group, long), "any");
         }
     }
 }
