@@ -4,7 +4,7 @@ mod common;
 
 use common::{bits, devices, matrices, on, one_part};
 use sparseop::matrix::CsrMatrix;
-use sparseop::{ErrorKind, Layout, Multivector, Scalar, SparseOp};
+use sparseop::{Device, ErrorKind, Layout, Multivector, Scalar, SparseOp};
 use sparseop_distributed::{Balance, Devices, DistributedBuilder, DistributedOp};
 use sparseop_testkit::{Oracle, x_vector};
 
@@ -155,6 +155,31 @@ fn any_plan_gives_the_right_answer() {
         let (x, mut y) = (x_vector::<f32>(a.ncols()), vec![f32::NAN; a.nrows()]);
         op.apply(&x, &mut y).unwrap();
         check(name, a, &x, &y);
+    }
+}
+
+#[test]
+fn parts_on_gpus_have_packed_sell_with_the_bits_of_one_gpu() {
+    let Some(Device::Cuda(_)) = sparseop_testkit::gpu() else { return };
+    for spec in ["stencil27,n=64", "fem3d,n=24"] {
+        let a: CsrMatrix<f32> = common::gallery(spec);
+        let x = x_vector::<f32>(a.ncols());
+        let product = |gpus: &[Device]| {
+            let op = on(&Devices::from(gpus.to_vec()), &a);
+            let explanation = op.explain();
+            let plans = || explanation.parts.iter().flat_map(|part| &part.plans);
+            let sliced = |plan: &String| plan.is_empty() || plan.starts_with("psell");
+            assert!(plans().all(sliced), "{spec}: {explanation}");
+            let mut y = vec![f32::NAN; a.nrows()];
+            op.apply(&x, &mut y).unwrap();
+            check(spec, &a, &x, &y);
+            bits(&y)
+        };
+        let gpus = Device::gpus();
+        let expected = product(&gpus[..1]);
+        for count in 2..=gpus.len() {
+            assert!(product(&gpus[..count]) == expected, "{spec} on {count} GPUs");
+        }
     }
 }
 

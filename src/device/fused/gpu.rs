@@ -253,14 +253,19 @@ impl GpuPasses {
     }
 }
 
+/// Number of thread blocks, at most `resident`, whose warps have about equally many of `units`.
+fn even_grid(units: usize, resident: usize) -> usize {
+    let blocks = units.div_ceil(WARPS).max(1);
+    blocks.div_ceil(blocks.div_ceil(resident))
+}
+
 impl PeerPasses {
     /// Blocks of a launch, whose warps each take some of the blocks of the vectors.
     fn blocks(&self, frame: Frame) -> Result<u32, Error> {
         let sums = self.sums.blocks(frame.len as usize).ok_or_else(|| Error::VectorPass {
             message: format!("vectors of {} elements are not those of this part", frame.len),
         })?;
-        let resident = self.gpu.multiprocessors() * COMBINE_BLOCKS;
-        Ok(sums.div_ceil(WARPS).clamp(1, resident) as u32)
+        Ok(even_grid(sums, self.gpu.multiprocessors() * COMBINE_BLOCKS) as u32)
     }
 }
 
@@ -278,4 +283,17 @@ fn shape(then: Program, guarded: bool, backward: bool, sums: [Partner; 2], at: u
 /// Packs three coefficients into a word.
 fn coefficients(of: [Option<Coefficient>; 3]) -> u64 {
     of.into_iter().rev().fold(0, |word, c| word << 16 | c.map_or(ABSENT, |c| u64::from(c.bits())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::even_grid;
+
+    #[test]
+    fn warps_have_equally_many_units() {
+        let of = |units| even_grid(units, 396);
+        assert_eq!([0, 1, 8, 9, 3168].map(of), [1, 1, 1, 2, 396]);
+        // Two for each warp, not one or two.
+        assert_eq!([3169, 4096, 8192].map(of), [199, 256, 342]);
+    }
 }
