@@ -67,3 +67,78 @@ fn a_file_is_read_without_its_text_in_memory() {
         assert!(peak <= WINDOW, "{peak} bytes");
     }
 }
+
+/// Highest resident set of this process so far, in bytes.
+#[cfg(target_os = "linux")]
+fn peak_resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches("kB").trim_end().parse::<usize>().unwrap() << 10
+}
+
+/// A file with 80 entries in every row or column, by row, by column, or in no order.
+#[cfg(target_os = "linux")]
+fn write_entries(path: &std::path::Path, symmetry: &str, order: &str, n: u64) {
+    use std::io::{BufWriter, Write};
+    const PER_ROW: u64 = 80;
+    let count = n * PER_ROW;
+    let mut file: Box<dyn Write> = Box::new(std::fs::File::create(path).unwrap());
+    if path.extension().is_some_and(|end| end == "gz") {
+        file = Box::new(flate2::write::GzEncoder::new(file, flate2::Compression::fast()));
+    }
+    let mut file = BufWriter::new(file);
+    writeln!(file, "%%MatrixMarket matrix coordinate pattern {symmetry}\n{n} {n} {count}").unwrap();
+    for k in 0..count {
+        // A prime factor visits every number once.
+        let k = if order == "none" { k * 0x9e37_79b1 % count } else { k };
+        let (line, other) = (k / PER_ROW, (k / PER_ROW + k % PER_ROW * 1001) % n);
+        let (row, col) = if order == "row" { (line, other) } else { (other, line) };
+        let (row, col) = match symmetry {
+            "symmetric" => (row.max(col), row.min(col)),
+            _ => (row, col),
+        };
+        writeln!(file, "{} {}", row + 1, col + 1).unwrap();
+    }
+    file.flush().unwrap();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_memory_of_entries_is_returned_as_rows_are_built() {
+    /// Environment variable of a process that reads a file.
+    const CHILD: &str = "SPARSEOP_TEST_READ";
+    /// A window of the text, and working memory of two threads.
+    const WINDOW: usize = 24 << 20;
+    if let Some(path) = std::env::var_os(CHILD) {
+        let before = peak_resident();
+        let (nrows, nnz, value, peak) = if path.to_string_lossy().contains("f32") {
+            let a = market::read::<f32>(&path).unwrap();
+            (a.nrows(), a.nnz(), 4, peak_resident())
+        } else {
+            let a = market::read::<f64>(&path).unwrap();
+            (a.nrows(), a.nnz(), 8, peak_resident())
+        };
+        let (arrays, peak) = (8 * (nrows + 1) + (4 + value) * nnz, peak - before);
+        println!("{peak} bytes for {arrays}: {:.3}", peak as f64 / arrays as f64);
+        assert!(peak <= arrays / 10 * 13 + WINDOW, "{peak} bytes for {arrays}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let test = "the_memory_of_entries_is_returned_as_rows_are_built";
+    for (name, symmetry, order) in [
+        ("f32.mtx", "general", "column"),
+        ("f64.mtx", "general", "none"),
+        ("symmetric_f64.mtx", "symmetric", "column"),
+        ("f64.mtx.gz", "general", "row"),
+    ] {
+        let path = folder.path().join(name);
+        write_entries(&path, symmetry, order, if symmetry == "general" { 100_000 } else { 50_000 });
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", test, "--nocapture"]).env(CHILD, &path);
+        let output = child.env("RAYON_NUM_THREADS", "2").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        println!("{name}: {said}");
+        assert!(output.status.success() && said.contains("1 passed"), "{name}: {said}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
