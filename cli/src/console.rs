@@ -183,6 +183,15 @@ pub(super) fn table(
     table.trim_fmt() + "\n"
 }
 
+/// A number of things: `1 entry`, `2 entries`.
+pub(super) fn count(number: u64, noun: &str) -> String {
+    match (number, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {noun}s"),
+    }
+}
+
 /// Formats a share as a percentage.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
