@@ -123,6 +123,14 @@ impl Console {
         spinner
     }
 
+    /// Does work of unknown length under a spinner.
+    pub(super) fn during<R>(&self, message: impl Into<String>, work: impl FnOnce() -> R) -> R {
+        let spinner = self.spinner(message.into());
+        let done = work();
+        spinner.finish_and_clear();
+        done
+    }
+
     fn progress(&self, bar: ProgressBar, template: &'static str) -> ProgressBar {
         if self.verbosity.quiet || !io::stderr().is_terminal() {
             return ProgressBar::hidden();

@@ -176,9 +176,8 @@ impl MatrixSource {
     pub(super) fn load<T: Scalar>(&self, console: &Console) -> Result<CsrMatrix<T>> {
         let (matrix, seconds) = match self {
             Self::Gallery(spec) => {
-                let spinner = console.spinner(format!("generating {}", self.name()));
-                let generated = timed(|| spec.generate());
-                spinner.finish_and_clear();
+                let doing = format!("generating {}", self.name());
+                let generated = console.during(doing, || timed(|| spec.generate()));
                 console.detail(|| format!("{}: {}", self.name(), spec.structure()));
                 generated
             }

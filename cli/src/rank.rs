@@ -153,7 +153,9 @@ fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
     let builder = args.choice.builder()?;
     let graph = args.graph.load::<T>(console)?;
     check_weights(&graph)?;
-    let (prepared, prepare_seconds) = timed(|| PageRank::new(graph.view(), &builder));
+    let doing = format!("preparing {}", args.graph.name());
+    let prepared = console.during(doing, || timed(|| PageRank::new(graph.view(), &builder)));
+    let (prepared, prepare_seconds) = prepared;
     let pagerank = prepared?;
     drop(graph);
     let op = pagerank.op();

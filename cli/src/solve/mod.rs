@@ -161,7 +161,8 @@ fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()> {
     args.warn_of_ignored_options(console);
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let (mut name, mut why) = method_for(args, &a)?;
-    let (op, built) = timed(|| builder.build(&a));
+    let doing = format!("preparing {}", args.matrix.name());
+    let (op, built) = console.during(doing, || timed(|| builder.build(&a)));
     let op = op?;
     console.explain(&op);
     let mut done = if name == Name::Power {

@@ -199,7 +199,7 @@ fn packing_that_does_not_pay_is_left_out() {
 
 #[test]
 fn large_matrices_are_packed_one_at_a_time_on_a_cpu() {
-    for (spec, is_large) in [(STENCIL, false), ("stencil27,n=64", true)] {
+    for (spec, is_large) in [("banded,rows=50k", false), ("banded,rows=300k", true)] {
         let factors = vec![("csr", 1.0), ("", 3.0)];
         let script = Script { on_cpu: true, factors, ..Script::default() };
         assert_eq!(checked(&script, spec, 1000).unwrap().plan.format(), FormatKind::Csr);
