@@ -192,6 +192,27 @@ fn ask_for_huge_pages<T>(from: *const T, len: usize) {
 #[cfg(any(not(target_os = "linux"), miri))]
 fn ask_for_huge_pages<T>(_: *const T, _: usize) {}
 
+/// Returns the whole pages behind the elements of a vector to the system; the vector keeps its
+/// capacity. The system may decline.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(crate) fn release_spare<T>(list: &mut Vec<T>) {
+    // SAFETY: a query of the system, with a valid argument.
+    let Ok(page @ 1..) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else {
+        return;
+    };
+    let spare = list.spare_capacity_mut().as_mut_ptr_range();
+    let (start, end) = (spare.start.addr().next_multiple_of(page), spare.end.addr() / page * page);
+    if start < end {
+        let at = spare.start.wrapping_byte_add(start - spare.start.addr());
+        // SAFETY: the pages lie inside an allocation that is borrowed exclusively, and have no
+        // initialised element, so that their content does not matter.
+        unsafe { libc::madvise(at.cast(), end - start, libc::MADV_DONTNEED) };
+    }
+}
+
+#[cfg(any(not(target_os = "linux"), miri))]
+pub(crate) fn release_spare<T>(_: &mut Vec<T>) {}
+
 /// Size of the last-level cache available to one thread, in bytes; a typical size if the system
 /// does not report it.
 pub(crate) fn last_cache() -> u64 {

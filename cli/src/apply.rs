@@ -71,7 +71,7 @@ fn apply<T: Scalar>(args: &ApplyArgs, console: &Console) -> Result<()> {
             sparseop::filled(a.ncols(), T::ONE)?
         }
     };
-    let op = builder.build(&a)?;
+    let op = console.during(format!("preparing {}", args.matrix.name()), || builder.build(&a))?;
     drop(a);
     console.explain(&op);
     let mut y = sparseop::try_zeroed(op.nrows())?;

@@ -123,6 +123,14 @@ impl Console {
         spinner
     }
 
+    /// Does work of unknown length under a spinner.
+    pub(super) fn during<R>(&self, message: impl Into<String>, work: impl FnOnce() -> R) -> R {
+        let spinner = self.spinner(message.into());
+        let done = work();
+        spinner.finish_and_clear();
+        done
+    }
+
     fn progress(&self, bar: ProgressBar, template: &'static str) -> ProgressBar {
         if self.verbosity.quiet || !io::stderr().is_terminal() {
             return ProgressBar::hidden();
@@ -181,6 +189,15 @@ pub(super) fn table(
         column.set_cell_alignment(*alignment);
     }
     table.trim_fmt() + "\n"
+}
+
+/// A number of things: `1 entry`, `2 entries`.
+pub(super) fn count(number: u64, noun: &str) -> String {
+    match (number, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {noun}s"),
+    }
 }
 
 /// Formats a share as a percentage.

@@ -1,6 +1,6 @@
 //! `sparseop devices`.
 
-use super::console::Console;
+use super::console::{self, Console};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::device::{GpuRuntime, GpuSpec};
@@ -169,7 +169,7 @@ fn decisions() -> StatusLine {
 }
 
 /// Number of files of a folder and their bytes; 0 if it does not exist.
-fn files(folder: &Path) -> (usize, u64) {
+fn files(folder: &Path) -> (u64, u64) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes = entries.filter_map(|entry| entry.metadata().ok().filter(Metadata::is_file));
     bytes.fold((0, 0), |(count, sum), file| (count + 1, sum + file.len()))
@@ -178,8 +178,7 @@ fn files(folder: &Path) -> (usize, u64) {
 /// A folder, the number of its entries and their size, in words.
 fn contents(folder: &Path, entry: &str) -> String {
     let (count, bytes) = files(folder);
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{}: {count} {entry}{plural}, {}", folder.display(), size(bytes))
+    format!("{}: {}, {}", folder.display(), console::count(count, entry), size(bytes))
 }
 
 /// The profile in use on a device, and the remedy if it was measured on another one.

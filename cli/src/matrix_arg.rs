@@ -1,7 +1,7 @@
 //! The MATRIX argument: a file, a folder of files, or a matrix of the gallery.
 
-use super::console::{Console, cause_chain, duration, is_output_error};
-use anyhow::{Context, Result, bail};
+use super::console::{self, Console, cause_chain, duration, is_output_error};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use rayon::prelude::*;
 use sparseop::matrix::market::{self, ReadProgress, ReadStage, Reader};
@@ -67,6 +67,19 @@ pub(super) enum MatrixSource {
 pub(super) fn parser() -> impl TypedValueParser<Value = MatrixSource> {
     OsStringValueParser::new().try_map(|text| match spelled(&text) {
         Some(spec) => spec.parse().map(MatrixSource::Gallery),
+        None => Ok(MatrixSource::Path(text.into())),
+    })
+}
+
+/// Parser of an argument for one matrix; a generated one has these values unless it names others.
+pub(super) fn parser_with(values: gallery::Values) -> impl TypedValueParser<Value = MatrixSource> {
+    OsStringValueParser::new().try_map(move |text| match spelled(&text) {
+        Some(spec) => {
+            let names_values = spec.contains(",values=");
+            let spec = spec.parse::<gallery::Spec>();
+            let spec = spec.map(|spec| if names_values { spec } else { spec.with_values(values) });
+            spec.map(MatrixSource::Gallery)
+        }
         None => Ok(MatrixSource::Path(text.into())),
     })
 }
@@ -151,13 +164,20 @@ impl MatrixSource {
         }
     }
 
+    /// The generated matrix that the name of a missing file is.
+    fn meant(&self) -> Option<String> {
+        let Self::Path(path) = self else { return None };
+        let spec = path.to_str().filter(|_| !path.exists())?;
+        gallery::Spec::parse_all(spec).ok()?;
+        Some(format!("{}{spec}", gallery::Spec::PREFIX))
+    }
+
     /// Reads or generates the matrix.
     pub(super) fn load<T: Scalar>(&self, console: &Console) -> Result<CsrMatrix<T>> {
         let (matrix, seconds) = match self {
             Self::Gallery(spec) => {
-                let spinner = console.spinner(format!("generating {}", self.name()));
-                let generated = timed(|| spec.generate());
-                spinner.finish_and_clear();
+                let doing = format!("generating {}", self.name());
+                let generated = console.during(doing, || timed(|| spec.generate()));
                 console.detail(|| format!("{}: {}", self.name(), spec.structure()));
                 generated
             }
@@ -185,7 +205,10 @@ impl MatrixSource {
             }
         };
         console.detail(|| format!("{} loaded in {}", self.name(), duration(seconds)));
-        let matrix = matrix?;
+        let matrix = matrix.map_err(|error| match self.meant() {
+            Some(meant) => anyhow!("{error}; did you mean `{meant}`?"),
+            None => error.into(),
+        })?;
         if let Some(said) = not_finite(matrix.values()) {
             console.warn(&format!("{}: {said}", self.name()));
         }
@@ -196,10 +219,10 @@ impl MatrixSource {
 /// Sentence about listed entries above the diagonal of a symmetric file. None without them.
 fn above_the_diagonal(count: u64) -> Option<String> {
     (count > 0).then(|| {
-        let entries = if count == 1 { "1 entry".to_owned() } else { format!("{count} entries") };
         format!(
-            "{entries} above the diagonal of a symmetric file, which lists the lower triangle; \
-             they are mirrored, and values listed in both triangles are added"
+            "{} above the diagonal of a symmetric file, which lists the lower triangle; \
+             they are mirrored, and values listed in both triangles are added",
+            console::count(count, "entry")
         )
     })
 }

@@ -4,12 +4,13 @@
 mod ranks;
 
 use super::choice::ChoiceArgs;
-use super::console::{Console, Left, Right, duration, table};
+use super::console::{Console, Left, Right, count, duration, table};
 use super::launcher;
-use super::matrix_arg::{MatrixSource, parser};
+use super::matrix_arg::{MatrixSource, parser_with};
 use super::solve::{at_least_one, parse_tolerance};
 use anyhow::{Result, bail};
 use serde::Serialize;
+use sparseop::matrix::gallery::Values;
 use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Precision, Scalar, ScalarKind};
@@ -30,8 +31,9 @@ Examples:
   sparseop rank web.mtx --damping 0.5 --out r.mtx    all ranks, to a file
   sparseop rank gallery:rmat,values=pattern          a generated graph")]
 pub(super) struct RankArgs {
-    /// A square Matrix Market file or gallery:NAME[,key=value...]
-    #[arg(value_name = "GRAPH", value_parser = parser())]
+    /// A square Matrix Market file or gallery:NAME[,key=value...], with values=pattern unless it
+    /// names others
+    #[arg(value_name = "GRAPH", value_parser = parser_with(Values::Pattern))]
     graph: MatrixSource,
     /// Number of pages to print, highest rank first
     #[arg(long, value_name = "K", default_value_t = 10)]
@@ -151,7 +153,9 @@ fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
     let builder = args.choice.builder()?;
     let graph = args.graph.load::<T>(console)?;
     check_weights(&graph)?;
-    let (prepared, prepare_seconds) = timed(|| PageRank::new(graph.view(), &builder));
+    let doing = format!("preparing {}", args.graph.name());
+    let prepared = console.during(doing, || timed(|| PageRank::new(graph.view(), &builder)));
+    let (prepared, prepare_seconds) = prepared;
     let pagerank = prepared?;
     drop(graph);
     let op = pagerank.op();
@@ -213,10 +217,11 @@ fn print<T: Scalar>(
         let rows =
             top.map(|RankedPage { page, rank }| vec![page.to_string(), format!("{rank:.6e}")]);
         console.print(&table(&[("page", Right), ("rank", Left)], rows))?;
-        let (pages, links, iterations) = (op.pages, op.links, ranking.iterations);
+        let (pages, links) = (count(op.pages as u64, "page"), count(op.links, "link"));
+        let iterations = count(ranking.iterations as u64, "iteration");
         console.note(&format!(
-            "{pages} pages, numbered from 1, and {links} links: {iterations} iterations in {}, \
-             the last one with a change of {residual:.2e}",
+            "{pages}, numbered from 1, and {links}: {iterations} in {}, the last one with a change \
+             of {residual:.2e}",
             duration(ranking.seconds)
         ));
         console.note(&format!(

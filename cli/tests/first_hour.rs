@@ -60,6 +60,30 @@ fn a_memory_limit_below_every_plan_names_the_smallest() {
 }
 
 #[test]
+fn a_generated_matrix_without_its_prefix_is_suggested() {
+    for (command, name) in [("bench", "fem3d"), ("apply", "banded,rows=5k")] {
+        let (_, said) = both(&[command, name], 1);
+        assert!(said.contains(&format!("did you mean `gallery:{name}`?")), "{said}");
+    }
+    let (_, said) = both(&["bench", "cant.mtx"], 1);
+    assert!(said.starts_with("error: cannot open cant.mtx: ") && !said.contains("mean"), "{said}");
+}
+
+#[test]
+fn a_plan_that_gains_nothing_is_not_praised() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("one.mtx").to_str().unwrap().to_owned();
+    fs::write(&file, "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 2\n").unwrap();
+    for calls in ["1", "1000", "100000000"] {
+        let text = stdout(&["analyze", &file, "--expected-calls", calls]);
+        assert!(!text.contains("gain     0."), "{text}");
+        assert!(text.contains("1 x 1, 1 entry in f64; rows of 1 entry\n"), "{text}");
+    }
+    let text = stdout(&["solve", &file]);
+    assert!(text.contains(": converged, 1 iteration of cg in "), "{text}");
+}
+
+#[test]
 fn words_near_a_word_for_plans_are_suggested() {
     let (_, said) = both(&["bench", "gallery:small", "--plans", "al"], 2);
     assert!(said.contains("did you mean `all`?"), "{said}");
@@ -168,4 +192,19 @@ fn the_generated_systems_in_the_help_of_solve_are_solvable() {
         assert!(text.starts_with(&format!("{spec}: converged, ")), "{text}");
         assert!(text.contains("method   cg: the matrix is symmetric"), "{text}");
     }
+}
+
+#[test]
+fn generated_matrices_are_solvable_and_rankable_as_they_are() {
+    for spec in ["poisson2d,n=12", "fem3d,n=4", "small,n=9", "stencil27,n=5"] {
+        let text = stdout(&["solve", &format!("gallery:{spec}")]);
+        assert!(text.starts_with(&format!("gallery:{spec},values=laplacian: converged")), "{text}");
+    }
+    let text = stdout(&["rank", "gallery:rmat,scale=8", "--json"]);
+    assert!(text.contains(r#""graph":"gallery:rmat,scale=8,values=pattern""#), "{text}");
+    let given = "gallery:small,n=9,values=random";
+    let (_, said) = both(&["rank", given], 1);
+    assert!(said.contains("the weight of a link is a finite number from 0 on"), "{said}");
+    let (_, said) = both(&["solve", "gallery:lp,rows=30,columns=60"], 1);
+    assert!(said.contains("solve needs a square matrix, and this one is 30 x 60"), "{said}");
 }

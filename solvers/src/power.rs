@@ -52,9 +52,10 @@ impl<T> Display for Eigenpair<T> {
 
 impl<T> Eigenpair<T> {
     /// ‖A v − λ v‖ / |λ|; for a symmetric matrix, a bound of the relative error of the
-    /// eigenvalue.
+    /// eigenvalue. NaN if the first product is not finite.
     pub fn residual(&self) -> f64 {
-        self.history.last().copied().unwrap_or(0.0)
+        let none = if self.outcome == Outcome::NotFinite { f64::NAN } else { 0.0 };
+        self.history.last().copied().unwrap_or(none)
     }
 
     /// Returns the pair if the iteration has converged.

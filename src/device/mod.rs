@@ -318,7 +318,8 @@ impl FromStr for Device {
                     Self::cuda(n)
                 }
                 None => {
-                    let hint = suggestion(text, ["auto", "cpu", "cuda"]);
+                    let meant = if text.eq_ignore_ascii_case("gpu") { "cuda" } else { text };
+                    let hint = suggestion(meant, ["auto", "cpu", "cuda"]);
                     Err(unknown(format!("a device is auto, cpu, cuda or cuda:N{hint}")))
                 }
             },
@@ -370,6 +371,7 @@ mod tests {
             ("cuda:99", "device `cuda:99` is not available"),
             ("cuda:x", "`x` is not a device number"),
             ("cup", "did you mean `cpu`?"),
+            ("gpu", "did you mean `cuda`?"),
         ] {
             let message = text.parse::<Device>().unwrap_err().to_string();
             assert!(message.contains(expected) && !message.contains('\n'), "{text}: {message}");

@@ -124,7 +124,7 @@ impl<T: Scalar> Triplets<T> {
             })
         });
         let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
-        to_csr(self.nrows, self.ncols, buckets, &runs, Repeated::Summed)
+        to_csr(self.nrows, self.ncols, buckets, runs, Repeated::Summed)
     }
 }
 

@@ -205,3 +205,32 @@ fn threads_that_need_a_value_at_once_make_it_once() {
     });
     assert_eq!(made.load(Relaxed), 1);
 }
+
+#[test]
+#[cfg(not(miri))]
+fn a_short_product_takes_little_longer_than_its_kernel() {
+    use crate::tuning::stopwatch::timed;
+    /// Products of a batch, and batches of each kind, of which the shortest counts: together 10⁴.
+    const BATCHES: (usize, usize) = (20, 500);
+    /// Seconds that an operator may add to its kernel.
+    const OVERHEAD: f64 = 0.3e-6;
+    fn batch(mut product: impl FnMut()) -> f64 {
+        timed(|| (0..BATCHES.0).for_each(|_| product())).1 / BATCHES.0 as f64
+    }
+    // Few enough entries for one thread.
+    for (spec, plan) in [("banded,rows=200", "csr"), ("sweep,rows=5000,length=1", "sell")] {
+        let a = spec.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+        let builder = SparseOpBuilder::new().device(Device::Cpu);
+        let op = builder.tuning(Tuning::Fixed(plan.parse().unwrap())).build(&a).unwrap();
+        let ResidentMatrix::Host(matrix) = &op.matrix else { unreachable!("on the CPU") };
+        let (x, mut y) = (x_vector(a.ncols()), vec![0.0; a.nrows()]);
+        let (mut bare, mut whole) = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..BATCHES.1 {
+            bare = bare.min(batch(|| matrix.spmv(&x, &mut y)));
+            whole = whole.min(batch(|| op.apply(&x, &mut y).unwrap()));
+        }
+        let ns = |seconds: f64| (seconds * 1e9).round();
+        println!("{spec}, {}: kernel {} ns, operator {} ns", op.plan(), ns(bare), ns(whole));
+        assert!(whole <= bare + OVERHEAD, "{spec}: {whole} s, its kernel alone {bare}");
+    }
+}

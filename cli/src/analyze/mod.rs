@@ -85,14 +85,15 @@ fn analyze<T: Scalar>(
     let builder = args.choice.builder()?;
     let a = args.choice.rounded(source.load::<T>(console)?)?;
     Analysis::check_memory(a.view())?;
-    let (analysis, analyze) = timed(|| Analysis::of(a.view()));
+    let doing = || format!("analysing {}", source.name());
+    let (analysis, analyze) = console.during(doing(), || timed(|| Analysis::of(a.view())));
     let (decision, select) = match args.choice.tuning {
         None | Some(How::Predict) if !args.choice.remember => {
             let (decision, seconds) = timed(|| builder.decide(&analysis, T::KIND));
             (decision?, seconds)
         }
         _ => {
-            let op = builder.build_analyzed(&a, &analysis)?;
+            let op = console.during(doing(), || builder.build_analyzed(&a, &analysis))?;
             (op.decision().clone(), op.preparation().select)
         }
     };

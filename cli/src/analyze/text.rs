@@ -1,7 +1,7 @@
 //! The findings as text.
 
 use super::{Findings, padding_ratio};
-use crate::console::{Left, Right, duration, percent, table};
+use crate::console::{Left, Right, count, duration, percent, table};
 use sparseop::Plan;
 use sparseop::analysis::{Bin, Distinct, Pattern, Structure, Symmetry, TAIL_MULTIPLES};
 use sparseop::formats::FormatKind;
@@ -55,9 +55,14 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
             FormatKind::Csr => "the best plan of another format",
             _ => "the best plan of CSR",
         };
-        let times = format!("{:.2}", other / chosen);
-        let times = if times == "1.00" { "as fast" } else { &format!("{times} times as fast") };
-        write!(out, "gain     {times} as {}, {what}", rival.plan)?;
+        let gain = match format!("{:.2}", other / chosen) {
+            times if times == "1.00" => format!("as fast as {}, {what}", rival.plan),
+            _ if other < chosen => {
+                format!("none: {}, {what}, takes {:.2} of that time", rival.plan, other / chosen)
+            }
+            times => format!("{times} times as fast as {}, {what}", rival.plan),
+        };
+        write!(out, "gain     {gain}")?;
         let calls = explanation(findings).break_even().map(f64::ceil);
         match calls.filter(|calls| *calls >= 1.0) {
             Some(calls) => writeln!(out, "; paid off after {calls:.0} products")?,
@@ -69,13 +74,12 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
         };
         writeln!(out, "why      {}: {why}", rival.plan)?;
     }
-    let (nrows, ncols, nnz, scalar) = (rows.nrows, rows.ncols, rows.nnz, findings.scalar);
-    writeln!(
-        out,
-        "matrix   {nrows} x {ncols}, {nnz} entries in {scalar}; rows of {} to {} entries, mean \
-         {:.1}",
-        rows.min, rows.max, rows.mean
-    )?;
+    let (nrows, ncols, scalar) = (rows.nrows, rows.ncols, findings.scalar);
+    write!(out, "matrix   {nrows} x {ncols}, {} in {scalar}", count(rows.nnz, "entry"))?;
+    match (rows.min, rows.max) {
+        (min, max) if min == max => writeln!(out, "; rows of {}", count(max.into(), "entry"))?,
+        (min, max) => writeln!(out, "; rows of {min} to {max} entries, mean {:.1}", rows.mean)?,
+    }
     if let Some(reason) = &decision.fallback {
         writeln!(out, "device   {reason}")?;
     }

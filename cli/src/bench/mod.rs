@@ -152,9 +152,10 @@ fn bench<T: Peers>(
     };
     check_room::<T>(a, task.vectors_shape.count)?;
     Analysis::check_memory(a.view())?;
-    let (analysis, analyze) = timed(|| Analysis::of(a.view()));
+    let doing = || format!("preparing {}", source.name());
+    let (analysis, analyze) = console.during(doing(), || timed(|| Analysis::of(a.view())));
     // Dropped at once: its memory belongs to the comparison.
-    let auto = builder.build_analyzed(a, &analysis)?;
+    let auto = console.during(doing(), || builder.build_analyzed(a, &analysis))?;
     let preparation = Preparation { analyze, ..*auto.preparation() };
     let words = Explanation { preparation: Some(&preparation), ..auto.explain() }.to_string();
     console.detail(|| words.clone());

@@ -8,12 +8,13 @@ mod result;
 use super::choice::ChoiceArgs;
 use super::console::Console;
 use super::launcher;
-use super::matrix_arg::{MatrixSource, parser};
+use super::matrix_arg::{MatrixSource, parser_with};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 use method::{Suitability, needs_positive_definite};
 use result::{OpText, SolveResult, print, time};
+use sparseop::matrix::gallery::Values;
 use sparseop::matrix::{CsrMatrix, market};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Scalar, SparseOp};
@@ -45,8 +46,9 @@ Examples:
   sparseop solve gallery:poisson3d,n=160,values=laplacian --timing --json
                                                            compared with product and copy times")]
 pub(super) struct SolveArgs {
-    /// A square matrix: a Matrix Market file or gallery:NAME[,key=value...]
-    #[arg(value_parser = parser())]
+    /// A square matrix: a Matrix Market file or gallery:NAME[,key=value...], with values=laplacian
+    /// unless it names others
+    #[arg(value_parser = parser_with(Values::Laplacian))]
     matrix: MatrixSource,
     /// Iterative method, listed below
     #[arg(long, value_name = "METHOD", default_value = "auto")]
@@ -159,7 +161,8 @@ fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()> {
     args.warn_of_ignored_options(console);
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let (mut name, mut why) = method_for(args, &a)?;
-    let (op, built) = timed(|| builder.build(&a));
+    let doing = format!("preparing {}", args.matrix.name());
+    let (op, built) = console.during(doing, || timed(|| builder.build(&a)));
     let op = op?;
     console.explain(&op);
     let mut done = if name == Name::Power {
@@ -217,10 +220,14 @@ fn spelling(value: &impl ValueEnum) -> String {
 ///
 /// # Errors
 ///
-/// If the requested method needs a symmetric positive definite matrix, and this is none.
+/// If the matrix is not square, or the requested method needs a symmetric positive definite matrix,
+/// and this is none.
 fn method_for<T: Scalar>(args: &SolveArgs, a: &CsrMatrix<T>) -> Result<(Name, Option<String>)> {
     let (name, is_auto) = (args.method, args.method == Name::Auto);
-    // The solvers refuse other matrices by their dimensions.
+    if a.nrows() != a.ncols() {
+        let (matrix, nrows, ncols) = (args.matrix.name(), a.nrows(), a.ncols());
+        bail!("{matrix}: solve needs a square matrix, and this one is {nrows} x {ncols}");
+    }
     let looked = (is_auto || needs_positive_definite(name)).then(|| Suitability::of(a)).flatten();
     suitable(args, looked)
 }

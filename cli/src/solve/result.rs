@@ -1,7 +1,7 @@
 //! The result of `solve`: its answer in words, or as JSON.
 
 use super::{Name, Preconditioner, SolveArgs, spelling};
-use crate::console::{Console, duration};
+use crate::console::{Console, count, duration};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::matrix::market;
@@ -188,9 +188,9 @@ pub(super) fn print<T: Scalar>(
         other => format!("not converged ({other})"),
     };
     let mut text = format!(
-        "{}: {outcome}, {} iterations of {method} in {}{}\n",
+        "{}: {outcome}, {} of {method} in {}{}\n",
         args.matrix.name(),
-        done.iterations,
+        count(done.iterations as u64, "iteration"),
         duration(done.seconds),
         each.map_or_else(String::new, |each| format!(", {} each", duration(each))),
     );

@@ -206,9 +206,7 @@ fn finish(
     if let Some(path) = &args.records {
         measurements::write(path, &header, &measured)?;
     }
-    let spinner = console.spinner("fitting".to_owned());
-    let mut refit = refit::profile(&measured, &header.provenance);
-    spinner.finish_and_clear();
+    let mut refit = console.during("fitting", || refit::profile(&measured, &header.provenance));
     let calibrations = calibrated.map(|(all, held_out)| Calibrations::of(&all, held_out, WORST));
     refit.profile.validation.calibrated =
         calibrations.as_ref().map(|calibrations| calibrations.regret);
@@ -420,10 +418,7 @@ fn calibrating(
     }
     let StoredMeasurements { header, mut measured, .. } = read_kept(files, console)?;
     classes.assign(&mut measured);
-    let spinner = console.spinner("fitting".to_owned());
-    let calibrating = Calibrating::held_out(&header, measured, device);
-    spinner.finish_and_clear();
-    calibrating
+    console.during("fitting", || Calibrating::held_out(&header, measured, device))
 }
 
 /// Measures a matrix. None if the known measurements are of the same structure.

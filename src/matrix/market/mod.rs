@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         let found = self.entries(&mut text);
         let (header, entries) = found.map_err(|problem| text.locate(problem))?;
         drop(text);
-        entries.to_csr(&header)
+        entries.into_csr(&header)
     }
 
     /// [`parse`] with these options.
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
         let mut text = WindowedText::of(text, self);
         let found = self.entries(&mut text);
         let (header, entries) = found.map_err(|problem| text.locate(problem))?;
-        entries.to_csr(&header)
+        entries.into_csr(&header)
     }
 
     /// Parses everything; only sorting remains.
@@ -274,8 +274,8 @@ struct BucketedEntries<T> {
 }
 
 impl<T: Scalar> BucketedEntries<T> {
-    fn to_csr(&self, header: &MarketHeader) -> Result<CsrMatrix<T>, Error> {
-        to_csr(header.nrows, header.ncols, self.buckets, &self.runs, Repeated::Summed)
+    fn into_csr(self, header: &MarketHeader) -> Result<CsrMatrix<T>, Error> {
+        to_csr(header.nrows, header.ncols, self.buckets, self.runs, Repeated::Summed)
     }
 }
 

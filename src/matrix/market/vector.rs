@@ -100,7 +100,7 @@ fn vector<T: Scalar>(
         return Ok(memory::joined(&elements(reader, text, header.body, declared, header.field)?)?);
     }
     let (header, entries) = reader.entries(text)?;
-    let column = entries.to_csr(&header)?;
+    let column = entries.into_csr(&header)?;
     let row_values = column
         .row_ptr()
         .windows(2)

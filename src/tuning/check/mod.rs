@@ -56,6 +56,11 @@ const FEWEST_ENTRIES: u64 = 4096;
 /// timed besides them.
 const CSR_KERNELS: usize = 2;
 
+/// Bytes of packed matrices that are held at the same time on a CPU. Of larger ones the fastest so
+/// far is freed before another is packed, and packed again at the end if it stays: packing takes a
+/// few products.
+const HELD_ON_CPU: u64 = 64 << 20;
+
 /// Standard deviation of the logarithm of a time about its prediction, after measurements of the
 /// same kernel, of another kernel of the format, and of other formats.
 const SPREADS: [f64; 3] = [0.06, 0.12, 0.35];
@@ -167,19 +172,26 @@ struct Check<'a, A: PlanTimer> {
     failure: Option<Error>,
 }
 
-/// A packed plan, its index among the candidates and its measured time.
+/// The fastest plan so far, its index among the candidates and its measured time.
 struct Fastest<P> {
     place: usize,
     seconds: f64,
-    ready: Ready<P>,
+    /// The packed matrix, unless it was freed.
+    ready: Option<Ready<P>>,
 }
 
 impl<A: PlanTimer> Check<'_, A> {
     fn run(mut self) -> Result<Checked<A::Packed>, Error> {
         let mut fastest = self.time_csr();
         while let Some(place) = self.next_to_pack(fastest.as_ref()) {
-            let held = fastest.as_ref().map_or(0, |f| self.candidates[f.place].work.matrix_bytes);
             let needed = self.candidates[place].work.matrix_bytes;
+            let held = fastest.as_mut().map_or(0, |fastest| {
+                let bytes = self.candidates[fastest.place].work.matrix_bytes;
+                if self.target == Target::Cpu && bytes + needed > HELD_ON_CPU {
+                    fastest.ready = None;
+                }
+                if fastest.ready.is_some() { bytes } else { 0 }
+            });
             let left = self.budget.memory.saturating_sub(held);
             if held > 0 && needed > left {
                 self.timings[place] = PlanTiming::Excluded(TimingOutcome::NoRoom { needed, left });
@@ -198,6 +210,7 @@ impl<A: PlanTimer> Check<'_, A> {
         let Some(Fastest { place, ready, .. }) = fastest else {
             return Err(self.failure.expect("the predicted plan is a candidate"));
         };
+        let ready = ready.map_or_else(|| self.pack_only(place), Ok)?;
         Ok(self.finish(place, ready))
     }
 
@@ -218,27 +231,29 @@ impl<A: PlanTimer> Check<'_, A> {
             csr[..=at].rotate_right(1);
         }
         let mut fastest = self.pack(*csr.first()?)?;
+        let mut ready = fastest.ready.take()?;
         for &place in &csr[1..] {
             if self.products + self.products_per_plan() > self.budget.products {
                 break;
             }
             let plan = &self.candidates[place].plan;
-            if !self.timer.change(&mut fastest.ready.matrix, plan).unwrap_or(false) {
+            if !self.timer.change(&mut ready.matrix, plan).unwrap_or(false) {
                 continue;
             }
-            match self.measure(place, &fastest.ready) {
+            match self.measure(place, &ready) {
                 Some(seconds) if self.is_faster((place, seconds), &fastest) => {
                     (fastest.place, fastest.seconds) = (place, seconds);
                 }
                 _ => {
                     let plan = &self.candidates[fastest.place].plan;
-                    if let Err(error) = self.timer.change(&mut fastest.ready.matrix, plan) {
+                    if let Err(error) = self.timer.change(&mut ready.matrix, plan) {
                         self.exclude(fastest.place, error);
                         return None;
                     }
                 }
             }
         }
+        fastest.ready = Some(ready);
         Some(fastest)
     }
 
@@ -246,15 +261,20 @@ impl<A: PlanTimer> Check<'_, A> {
         self.candidates[place].plan.format() == FormatKind::Csr
     }
 
-    /// Packs and times a plan. `None` if it fails.
-    fn pack(&mut self, place: usize) -> Option<Fastest<A::Packed>> {
+    /// Packs a plan.
+    fn pack_only(&mut self, place: usize) -> Result<Ready<A::Packed>, Error> {
         let start = self.clock.seconds();
         let packed = self.timer.pack(&self.candidates[place].plan);
         self.packing += self.clock.seconds() - start;
-        match packed {
+        packed
+    }
+
+    /// Packs and times a plan. `None` if it fails.
+    fn pack(&mut self, place: usize) -> Option<Fastest<A::Packed>> {
+        match self.pack_only(place) {
             Ok(ready) => {
                 let seconds = self.measure(place, &ready)?;
-                Some(Fastest { place, seconds, ready })
+                Some(Fastest { place, seconds, ready: Some(ready) })
             }
             Err(error) => {
                 self.exclude(place, error);

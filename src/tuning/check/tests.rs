@@ -26,6 +26,8 @@ struct Script {
     broken: [Option<&'static str>; 2],
     /// Relative noise of the times.
     noise: f64,
+    /// True for a CPU in place of a GPU.
+    on_cpu: bool,
     predicted: RefCell<Vec<(Plan, f64)>>,
     clock: Cell<f64>,
     packed: RefCell<Vec<String>>,
@@ -107,8 +109,13 @@ fn analysis(spec: &str) -> Analysis {
 
 /// A decision for a GPU by predictions.
 fn decision(spec: &str, calls: u64) -> (Decision, Analysis, DeviceSpec) {
+    decision_by(include_str!("../../../models/nvidia-h200.ron"), spec, calls)
+}
+
+/// A decision by the predictions of a profile.
+fn decision_by(profile: &str, spec: &str, calls: u64) -> (Decision, Analysis, DeviceSpec) {
     let analysis = analysis(spec);
-    let profile = Profile::parse("h200", include_str!("../../../models/nvidia-h200.ron")).unwrap();
+    let profile = Profile::parse("profile", profile).unwrap();
     let spec = profile.device.clone();
     let request =
         Request { expected_calls: calls, ..Request::new(&analysis, ScalarKind::F64, u64::MAX) };
@@ -118,7 +125,10 @@ fn decision(spec: &str, calls: u64) -> (Decision, Analysis, DeviceSpec) {
 
 /// Checks a decision on a scripted device; returns the settled decision.
 fn checked(script: &Script, spec: &str, calls: u64) -> Result<Decision, Error> {
-    let (mut decision, analysis, spec) = decision(spec, calls);
+    let (mut decision, analysis, spec) = match script.on_cpu {
+        true => decision_by(include_str!("../../../models/cpu.ron"), spec, calls),
+        false => decision(spec, calls),
+    };
     let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
     *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
     let limit = products(&decision, analysis.rows.nnz);
@@ -185,6 +195,18 @@ fn packing_that_does_not_pay_is_left_out() {
     assert!(matches!(outcome, TimingOutcome::Unpaid { gain, cost } if gain < cost));
     let text = explained(&after);
     assert!(text.contains("not packed: expected to save"), "{text}");
+}
+
+#[test]
+fn large_matrices_are_packed_one_at_a_time_on_a_cpu() {
+    for (spec, is_large) in [("banded,rows=50k", false), ("banded,rows=300k", true)] {
+        let factors = vec![("csr", 1.0), ("", 3.0)];
+        let script = Script { on_cpu: true, factors, ..Script::default() };
+        assert_eq!(checked(&script, spec, 1000).unwrap().plan.format(), FormatKind::Csr);
+        let packed = script.packed.into_inner();
+        assert!(packed.len() > 1 && packed[0].starts_with("csr"), "{packed:?}");
+        assert_eq!(packed[packed.len() - 1].starts_with("csr"), is_large, "{packed:?}");
+    }
 }
 
 #[test]

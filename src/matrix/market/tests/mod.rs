@@ -26,7 +26,7 @@ fn parse_in<T: Scalar>(chunk_bytes: usize, text: &[u8]) -> Result<CsrMatrix<T>, 
         let mut windows = WindowedText::streamed(text, &reader).unwrap();
         let found = reader.entries::<T>(&mut windows);
         let found = found.map_err(|problem| windows.locate(problem));
-        let found = found.and_then(|(header, entries)| entries.to_csr(&header));
+        let found = found.and_then(|(header, entries)| entries.into_csr(&header));
         match (&whole, found) {
             // Not-a-numbers are not equal.
             (Ok(whole), Ok(found)) => assert_eq!(format!("{whole:?}"), format!("{found:?}")),
