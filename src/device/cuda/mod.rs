@@ -307,6 +307,14 @@ impl Gpu {
         })
     }
 
+    /// True if none of `kernels` has to be compiled.
+    pub(crate) fn needs_no_compiler(&self, kernels: &[(Module, String)]) -> bool {
+        kernels.iter().all(|(module, name)| {
+            self.loaded(*module, name).is_some()
+                || !compiler::is_to_be_compiled(self.0.capability, *module, name)
+        })
+    }
+
     /// True if code with kernel `name` of a module is loaded.
     #[cfg(test)]
     pub(crate) fn is_loaded(&self, module: Module, name: &str) -> bool {

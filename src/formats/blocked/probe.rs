@@ -1,9 +1,14 @@
 //! Gain of cache blocking: estimated from a sample of the panels, without packing.
 
 use super::panel::{Panel, PanelRows};
-use crate::analysis::{Analysis, RowStats, Structure, ratio};
-use crate::matrix::CsrColumns;
-use crate::parallel;
+use crate::analysis::{Analysis, RowStats, Sample, Sampler, Structure, ratio};
+use crate::{Error, parallel};
+
+/// Panels sampled.
+const PANELS: usize = 8;
+
+/// Rows of a panel whose column span is sampled.
+const REACHES: usize = 64;
 
 /// Estimated work with `x` in blocks, for a matrix whose gathers miss the cache. Estimated from a
 /// sample of its panels and entries.
@@ -50,20 +55,32 @@ impl Blocking {
 
     /// Measures `a`. None if it has too few entries or hardly any of its gathers miss, because
     /// nothing reads the estimate in that case.
-    pub(super) fn new(a: CsrColumns<'_>, rows: &RowStats, structure: &Structure) -> Option<Self> {
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn new(
+        a: Sampler<'_>,
+        rows: &RowStats,
+        structure: &Structure,
+    ) -> Result<Option<Self>, Error> {
         let missing = 1.0 - structure.reuse.share_within(Self::NEAR);
         if rows.nnz < Self::LEAST || missing < Self::MISSING {
-            return None;
+            return Ok(None);
         }
+        let rows = PanelRows::sampled(a, REACHES, (0..PANELS).map(|i| first_row(a.nrows(), i)))?;
+        let [wide, narrow] = Self::COLUMNS.map(|columns| PanelSample::of(a, &rows, columns));
+        let (panels, entries, ncols) = ([wide?, narrow?], EntrySample::of(a)?, a.ncols());
         let (panels, hot) = parallel::join(
-            || Self::COLUMNS.map(|columns| windows(a, columns)),
-            || hot(a.col_idx(), a.ncols(), Self::COLUMNS),
+            || panels.each_ref().map(PanelSample::windows),
+            || entries.hot(ncols, Self::COLUMNS),
         );
         let blocks = |i: usize| {
             let (runs, tiles, _) = panels[i];
             Blocks { columns: Self::COLUMNS[i], runs, tiles, hot: hot[i] }
         };
-        Some(Self { sorted: panels.iter().all(|panel| panel.2), blocks: [blocks(0), blocks(1)] })
+        let sorted = panels.iter().all(|panel| panel.2);
+        Ok(Some(Self { sorted, blocks: [blocks(0), blocks(1)] }))
     }
 
     /// Estimate for blocks of `columns` columns: a bound from the nearest measured size.
@@ -80,87 +97,130 @@ impl Blocking {
     }
 }
 
-/// Runs and tiles over entries in windows of at most `columns` columns, and true if all sampled
-/// rows are sorted.
-fn windows(a: CsrColumns<'_>, columns: u32) -> (f64, f64, bool) {
-    /// Panels sampled.
-    const PANELS: usize = 8;
-    /// Rows of a panel whose column span is sampled.
-    const REACHES: usize = 64;
-    /// Rows of a panel whose runs are counted, and the number of entries after which counting ends.
-    const ROWS: usize = 64;
-    const ENTRIES: usize = 1 << 13;
-    let rows = PanelRows::sampled(a, REACHES);
-    let sampled = parallel::map(PANELS, 1, |i| {
-        let panel = Panel::at(&rows, a.nrows() * i / PANELS, columns);
-        let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
-        let mut windows = Vec::new();
-        for row in panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1)) {
-            // Rows in between may have columns outside of the sampled span.
-            let within = |col: &&u32| **col >= panel.first_col;
-            let cols = a.row(row);
-            windows.clear();
-            let sorted = cols.is_sorted();
-            all_sorted &= sorted;
-            if sorted {
-                let before = cols.partition_point(|&col| col < panel.first_col);
-                panel.for_each_run(&cols[before..], |window, _| windows.push(window));
-            } else {
-                windows.extend(cols.iter().filter(within).map(|&col| panel.window(col).0));
-                windows.sort_unstable();
-                windows.dedup();
-            }
-            runs += windows.len();
-            seen += cols.len();
-            if seen >= ENTRIES {
-                break;
-            }
-        }
-        let entries = a.row_ptr()[panel.rows.end] - a.row_ptr()[panel.rows.start];
-        ([runs as f64, seen as f64, f64::from(panel.windows), entries as f64], all_sorted)
-    });
-    let ([runs, seen, windows, entries], sorted) = sampled
-        .into_iter()
-        .fold(([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
-    (ratio(runs, seen), ratio(windows, entries), sorted)
+/// First row of sampled panel number `i`.
+fn first_row(nrows: usize, i: usize) -> usize {
+    nrows * i / PANELS
 }
 
-/// Shares of the entries in the columns that have the most, for each number in `columns`. One
-/// sample of the entries chooses the columns, another counts their entries: a single sample would
-/// count chance hits as frequent columns.
-fn hot(col_idx: &[u32], ncols: usize, columns: [u32; 2]) -> [f64; 2] {
-    /// Sampling distance in entries, and the maximum number of sampled entries.
-    const SAMPLING: usize = 64;
-    const MOST: usize = 1 << 19;
-    /// Consecutive entries sampled together: a line of the cache.
-    const SEGMENT: usize = 16;
-    let segments = ((col_idx.len() / SAMPLING).min(MOST) / SEGMENT).max(2);
-    let sample = |half: usize| {
-        let starts = (half..segments).step_by(2).map(|i| col_idx.len() / segments * i);
-        let mut cols: Vec<u32> = starts
-            .flat_map(|at| &col_idx[at..(at + SEGMENT).min(col_idx.len())])
-            .copied()
-            .collect();
-        cols.sort_unstable();
-        cols
-    };
-    let (chosen, counted) = parallel::join(|| sample(0), || sample(1));
-    let mut by_count: Vec<(usize, u32)> =
-        chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
-    by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
-    let share = |columns: u32| {
-        let known = by_count.len().min(columns as usize);
-        let mut hot: Vec<u32> = by_count[..known].iter().map(|&(_, col)| col).collect();
-        hot.sort_unstable();
-        let within = counted.iter().filter(|col| hot.binary_search(col).is_ok()).count();
-        let share = ratio(within as f64, counted.len() as f64);
-        // Columns without an entry in the sample share the rest evenly.
-        let others =
-            ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64).min(1.0);
-        share + (1.0 - share) * others
-    };
-    let (one, other) = parallel::join(|| share(columns[0]), || share(columns[1]));
-    [one, other]
+/// Rows of the sampled panels whose runs are counted.
+struct PanelSample<'a> {
+    panels: Vec<Panel>,
+    /// Number of counted rows, and entries of each panel.
+    sizes: Vec<(usize, usize)>,
+    /// Columns of the counted rows of all panels.
+    rows: Sample<'a, u32>,
+}
+
+impl<'a> PanelSample<'a> {
+    /// Takes panels of windows of at most `columns` columns.
+    fn of(a: Sampler<'a>, rows: &PanelRows<'_>, columns: u32) -> Result<Self, Error> {
+        /// Rows of a panel whose runs are counted, and the number of entries after which counting
+        /// ends.
+        const ROWS: usize = 64;
+        const ENTRIES: usize = 1 << 13;
+        let nrows = a.nrows();
+        let panel = |i| Panel::at(rows, first_row(nrows, i), columns);
+        let panels = parallel::map(PANELS, 1, panel);
+        let counted =
+            |panel: &Panel| panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1));
+        let mut entries =
+            a.entries(panels.iter().flat_map(counted).map(|row| row..row + 1))?.into_iter();
+        let (mut sizes, mut ranges) = (Vec::new(), Vec::new());
+        for panel in &panels {
+            let (mut seen, before) = (0, ranges.len());
+            for own in entries.by_ref().take(counted(panel).len()) {
+                if seen < ENTRIES {
+                    seen += own.len();
+                    ranges.push(own);
+                }
+            }
+            let all = rows.begin(panel.rows.end) - rows.begin(panel.rows.start);
+            sizes.push((ranges.len() - before, all));
+        }
+        Ok(Self { panels, sizes, rows: a.columns(ranges)? })
+    }
+
+    /// Runs and tiles over entries, and true if all sampled rows are sorted.
+    fn windows(&self) -> (f64, f64, bool) {
+        let sampled = parallel::map(PANELS, 1, |i| {
+            let (panel, (rows, entries)) = (&self.panels[i], self.sizes[i]);
+            let first: usize = self.sizes[..i].iter().map(|(rows, _)| rows).sum();
+            let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
+            let mut windows = Vec::new();
+            for cols in (first..first + rows).map(|row| self.rows.get(row)) {
+                // Rows in between may have columns outside of the sampled span.
+                let within = |col: &&u32| **col >= panel.first_col;
+                windows.clear();
+                let sorted = cols.is_sorted();
+                all_sorted &= sorted;
+                if sorted {
+                    let before = cols.partition_point(|&col| col < panel.first_col);
+                    panel.for_each_run(&cols[before..], |window, _| windows.push(window));
+                } else {
+                    windows.extend(cols.iter().filter(within).map(|&col| panel.window(col).0));
+                    windows.sort_unstable();
+                    windows.dedup();
+                }
+                runs += windows.len();
+                seen += cols.len();
+            }
+            ([runs as f64, seen as f64, f64::from(panel.windows), entries as f64], all_sorted)
+        });
+        let ([runs, seen, windows, entries], sorted) = sampled
+            .into_iter()
+            .fold(([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
+        (ratio(runs, seen), ratio(windows, entries), sorted)
+    }
+}
+
+/// Two samples of the entries.
+struct EntrySample<'a>([Sample<'a, u32>; 2]);
+
+impl<'a> EntrySample<'a> {
+    fn of(a: Sampler<'a>) -> Result<Self, Error> {
+        /// Sampling distance in entries, and the maximum number of sampled entries.
+        const SAMPLING: usize = 64;
+        const MOST: usize = 1 << 19;
+        /// Consecutive entries sampled together: a line of the cache.
+        const SEGMENT: usize = 16;
+        let nnz = a.nnz();
+        let segments = ((nnz / SAMPLING).min(MOST) / SEGMENT).max(2);
+        let sample = |half: usize| {
+            let starts = (half..segments).step_by(2).map(|i| nnz / segments * i);
+            a.columns(starts.map(|at| at..(at + SEGMENT).min(nnz)).collect())
+        };
+        Ok(Self([sample(0)?, sample(1)?]))
+    }
+
+    /// Shares of the entries in the columns that have the most, for each number in `columns`. One
+    /// sample of the entries chooses the columns, another counts their entries: a single sample
+    /// would count chance hits as frequent columns.
+    fn hot(&self, ncols: usize, columns: [u32; 2]) -> [f64; 2] {
+        let sorted = |sample: &Sample<'_, u32>| {
+            let mut cols: Vec<u32> =
+                (0..sample.len()).flat_map(|i| sample.get(i)).copied().collect();
+            cols.sort_unstable();
+            cols
+        };
+        let Self([chosen, counted]) = self;
+        let (chosen, counted) = parallel::join(|| sorted(chosen), || sorted(counted));
+        let mut by_count: Vec<(usize, u32)> =
+            chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
+        by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
+        let share = |columns: u32| {
+            let known = by_count.len().min(columns as usize);
+            let mut hot: Vec<u32> = by_count[..known].iter().map(|&(_, col)| col).collect();
+            hot.sort_unstable();
+            let within = counted.iter().filter(|col| hot.binary_search(col).is_ok()).count();
+            let share = ratio(within as f64, counted.len() as f64);
+            // Columns without an entry in the sample share the rest evenly.
+            let others =
+                ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64);
+            share + (1.0 - share) * others.min(1.0)
+        };
+        let (one, other) = parallel::join(|| share(columns[0]), || share(columns[1]));
+        [one, other]
+    }
 }
 
 #[cfg(test)]

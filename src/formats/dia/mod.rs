@@ -32,7 +32,7 @@ use super::{
     Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
     chain_us, megabytes, vector_bytes,
 };
-use crate::analysis::{Analysis, Probes, RowStats};
+use crate::analysis::{Analysis, Probes, RowStats, Sampler};
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{Gpu, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
@@ -75,8 +75,9 @@ impl Format for Dia {
         Ok(DiaPlan)
     }
 
-    fn probe<T: Scalar>(a: CsrView<'_, T>, _: &RowStats, probes: &mut Probes) {
-        probes.add(DiagonalCount::new(a));
+    fn probe(a: Sampler<'_>, rows: &RowStats, probes: &mut Probes) -> Result<(), Error> {
+        probes.add(DiagonalCount::new(a, rows)?);
+        Ok(())
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, _: Target) -> Vec<DiaPlan> {
