@@ -69,7 +69,9 @@ __device__ __forceinline__ void add_slices(const u32 *lengths, u64 *sums) {
 // Continues the bitonic network that has sorted windows of `sorted` rows until those of `window`
 // rows are sorted, every other one in reverse: that does not change the slices of a window.
 __device__ __forceinline__ void sort_windows(u32 *lengths, u32 sorted, u32 window) {
+#pragma unroll 1
     for (u32 run = 2 * sorted; run <= window; run *= 2)
+#pragma unroll 1
         for (u32 apart = run / 2; apart > 0; apart /= 2) {
             __syncthreads();
             for (u32 pair = threadIdx.x; pair < TILE_ROWS / 2; pair += BLOCK) {

@@ -362,14 +362,20 @@ impl Analysis {
         Ok(Self { rows, row_lengths: Vec::new(), slices, structure, probes })
     }
 
+    /// Kernel that finds the distinct values.
+    pub(crate) fn distinct_kernel<T: Scalar>() -> (Module, String) {
+        (FILE.into(), format!("distinct_{}", T::KIND))
+    }
+
     /// Kernels of an analysis on a GPU.
     pub(crate) fn kernels<T: Scalar>() -> Vec<(Module, String)> {
-        let values = ["distinct", "inexact"].map(|name| format!("{name}_{}", T::KIND));
+        let inexact = format!("inexact_{}", T::KIND);
         let others = ["row_lengths", "contiguity", "count_touches", "place_touches"];
         let samples = ["tally_touches", "gather_u32", "gather_u64", "column_spans"];
-        let own = values.into_iter().chain(others.into_iter().chain(samples).map(str::to_owned));
-        let own = own.map(|name| (FILE.into(), name));
-        own.chain([(SCAN.into(), String::new())]).collect()
+        let checks = ["check_columns", "check_offsets_u32", "check_offsets_u64"];
+        let own = others.into_iter().chain(samples).chain(checks).map(str::to_owned);
+        let own = own.chain([inexact]).map(|name| (FILE.into(), name));
+        own.chain([Self::distinct_kernel::<T>(), (SCAN.into(), String::new())]).collect()
     }
 }
 

@@ -31,9 +31,9 @@ pub(crate) use constants::{BLOCK, SCANNED};
 pub use cpu::prepare_threads;
 pub(crate) use csr_source::CsrSource;
 pub use cuda::Gpu;
-#[cfg(all(feature = "cuda", test))]
-pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
+#[cfg(all(feature = "cuda", test))]
+pub(crate) use cuda::{compiler, copied_bytes};
 pub use foreign::{DeviceView, ForeignCsr, Offsets};
 #[doc(hidden)]
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};

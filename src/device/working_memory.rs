@@ -73,9 +73,8 @@ impl WorkingMemory {
 
     /// Copies from the GPU, after everything enqueued.
     pub(crate) fn read<N: Copy>(&self, from: Ptr<N>, to: &mut [N]) -> Result<(), Error> {
-        // SAFETY: callers read memory that they took; the wait outlasts the copy.
-        unsafe { self.queue().copy_out(to, from)? };
-        self.queue().synchronize()
+        // SAFETY: callers read memory that they took, which lives as long as `self`.
+        unsafe { self.gpu.known(from.address(), to.len()) }.read(self.queue(), to)
     }
 
     /// Copies `len` elements from the GPU, after everything enqueued.

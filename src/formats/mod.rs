@@ -118,6 +118,12 @@ pub(crate) trait Format: 'static {
         Ok(())
     }
 
+    /// Kernel that measures a matrix in the memory of a GPU for the format itself, by module and
+    /// name.
+    fn probe_kernel() -> Option<(Module, String)> {
+        None
+    }
+
     /// Candidate plans for a matrix on a kind of device, with thresholds by the costs.
     fn candidates(analysis: &Analysis, costs: Costs<'_>, on: Target) -> Vec<Self::Plan>;
 
@@ -373,6 +379,11 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 /// Measures a matrix for every choice.
 pub(crate) fn analyze<T: Scalar>(a: CsrView<'_, T>) -> Analysis {
     Analysis::with_probes(a, &PROBES)
+}
+
+/// Kernels that measure a matrix in the memory of a GPU.
+pub(crate) fn analysis_kernels<T: Scalar>() -> Vec<(Module, String)> {
+    Analysis::kernels::<T>().into_iter().chain(probe_kernels()).collect()
 }
 
 /// Measures a matrix in the memory of a GPU, with the same result except for the list of row

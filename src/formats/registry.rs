@@ -213,6 +213,11 @@ macro_rules! registry {
             },
         };
 
+        /// Kernels that measure a matrix in the memory of a GPU for the formats themselves.
+        fn probe_kernels() -> impl Iterator<Item = (Module, String)> {
+            [$($module::$Format::probe_kernel()),+].into_iter().flatten()
+        }
+
         impl Display for Plan {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {

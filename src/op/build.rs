@@ -96,7 +96,7 @@ impl SparseOpBuilder {
             // An error comes again when the matrix is packed.
             CsrSource::upload(a, gpu).ok()
         };
-        if gpu.needs_no_compiler(&Analysis::kernels::<T>()) {
+        if gpu.needs_no_compiler(&formats::analysis_kernels::<T>()) {
             let there = copy();
             let (analysis, seconds) =
                 timed(|| there.as_ref().and_then(|there| formats::analyze_on_gpu(there).ok()));

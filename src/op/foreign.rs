@@ -82,7 +82,7 @@ impl SparseOpBuilder {
         if !packs_there || self.value_precision.is_some() || nrows + a.nnz() < SMALL {
             return None;
         }
-        gpu.with_kernels(Analysis::kernels::<T>(), || {
+        gpu.with_kernels(formats::analysis_kernels::<T>(), || {
             // SAFETY: `a` outlives all uses.
             let there = unsafe { CsrSource::around(a) }.ok()??;
             let analysis = formats::analyze_on_gpu(&there).ok()?;

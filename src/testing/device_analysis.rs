@@ -3,11 +3,15 @@
 
 use super::conformance::{awkward, scattered};
 use super::devices::gpu;
-use crate::Scalar;
+use super::foreign::Arrays;
+use super::gpu::{LARGE_VARIABLE, csr_product};
 use crate::analysis::Analysis;
 use crate::device::{CsrSource, Device, Gpu};
 use crate::formats;
 use crate::matrix::{CsrMatrix, gallery};
+use crate::tuning::caches::CacheState;
+use crate::tuning::plan_timer::DevicePlanTimer;
+use crate::{Scalar, SparseOpBuilder, Stream, Tuning};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -117,4 +121,60 @@ fn values_are_representable_alike() {
             check::<f32>(gpu, &narrow.unwrap(), &format!("{value:e}"));
         }
     }
+}
+
+/// Prints the time of an analysis on a GPU, and of operators of matrices in its memory, in products
+/// of the best plan of CSR; an operator takes at most 100.
+#[test]
+fn an_operator_of_a_large_matrix_takes_few_products() {
+    const MOST: f64 = 100.0;
+    let Some(gpu) = the_gpu() else { return };
+    if std::env::var_os(LARGE_VARIABLE).is_none() {
+        eprintln!("left out: it takes minutes; set {LARGE_VARIABLE}=1");
+        return;
+    }
+    let device = Device::Cuda(gpu);
+    let mut slow = Vec::new();
+    for class in ["poisson3d", "stencil27", "fem3d", "road", "uniform", "webbase", "rmat", "lp"] {
+        let entry = gallery::list().iter().find(|entry| entry.name == class).unwrap();
+        for entries in [10_000_000, 40_000_000] {
+            let a = entry.spec().scaled_to(entries).generate::<f32>().unwrap();
+            let least = |once: &mut dyn FnMut()| {
+                let seconds = (0..5).map(|_| {
+                    let start = std::time::Instant::now();
+                    once();
+                    start.elapsed().as_secs_f64()
+                });
+                seconds.fold(f64::INFINITY, f64::min)
+            };
+            let product =
+                csr_product(&DevicePlanTimer::new(a.view(), &device, CacheState::Warm).unwrap());
+            let there = CsrSource::upload(a.view(), gpu).unwrap();
+            let analysis = least(&mut || drop(formats::analyze_on_gpu(&there).unwrap()));
+            let (arrays, stream) = (Arrays::of(&device, &a), Stream::new(&device).unwrap());
+            let mut plan = String::new();
+            let [predicted, checked] = [Tuning::Predict, Tuning::Check].map(|tuning| {
+                let builder = SparseOpBuilder::new().tuning(tuning);
+                let mut build = || {
+                    let op = arrays.build(&builder, &stream, &a, true);
+                    plan = format!("{} {:?}", op.plan(), op.preparation());
+                };
+                least(&mut build)
+            });
+            eprintln!(
+                "{class}, {} entries: product {:.0} us, analysis {:.2} ms, predicted {:.2} ms, \
+                 checked {:.2} ms, {:.0} products; {plan}",
+                a.nnz(),
+                product * 1e6,
+                analysis * 1e3,
+                predicted * 1e3,
+                checked * 1e3,
+                checked / product
+            );
+            if checked > MOST * product {
+                slow.push(class);
+            }
+        }
+    }
+    assert!(slow.is_empty(), "{slow:?}");
 }

@@ -272,7 +272,7 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
 }
 
 /// Seconds of a product of the best plan of CSR.
-fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
+pub(super) fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
     let seconds = |plan: &str| {
         let ready = timer.pack(&plan.parse().unwrap()).unwrap();
         (0..5)
@@ -410,7 +410,7 @@ fn updating_values_takes_few_products_in_f64() {
 }
 
 /// Environment variable that enables tests with tens of gigabytes of host and device memory.
-const LARGE_VARIABLE: &str = "SPARSEOP_TEST_LARGE";
+pub(super) const LARGE_VARIABLE: &str = "SPARSEOP_TEST_LARGE";
 
 #[test]
 fn more_than_two_billion_slots() {

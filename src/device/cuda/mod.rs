@@ -21,6 +21,8 @@ mod staging;
 mod target;
 
 pub(crate) use graph::Recording;
+#[cfg(test)]
+pub(crate) use memory::copied_bytes;
 pub(crate) use memory::{Buffer, Pinned};
 pub(crate) use queue::Queue;
 

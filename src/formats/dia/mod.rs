@@ -34,7 +34,7 @@ use super::{
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler};
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{Gpu, Residency};
+use crate::device::{Gpu, Module, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::try_zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -78,6 +78,10 @@ impl Format for Dia {
     fn probe(a: Sampler<'_>, rows: &RowStats, probes: &mut Probes) -> Result<(), Error> {
         probes.add(DiagonalCount::new(a, rows)?);
         Ok(())
+    }
+
+    fn probe_kernel() -> Option<(Module, String)> {
+        Some((offsets::FILE.into(), offsets::KERNEL.to_owned()))
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, _: Target) -> Vec<DiaPlan> {

@@ -10,6 +10,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+/// Kernel file of the format.
+pub(super) const FILE: &str = "dia";
+
+/// Kernel that counts the diagonals of a matrix in the memory of a GPU.
+pub(super) const KERNEL: &str = "dia_diagonals";
+
 /// Largest number of slots per entry of a matrix that is not refused …
 const MOST_SLOTS: usize = 4;
 
@@ -83,7 +89,7 @@ fn on_gpu(a: &GpuColumns<'_>, most: usize) -> Result<usize, Error> {
     });
     let mut count = [0];
     // SAFETY: there is a thread for every row, a bit for every diagonal, and more slots than keys.
-    unsafe { a.work.run("dia", "dia_diagonals", launch)? };
+    unsafe { a.work.run(FILE, KERNEL, launch)? };
     a.work.read(found, &mut count)?;
     Ok(count[0] as usize)
 }

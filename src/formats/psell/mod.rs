@@ -209,7 +209,9 @@ impl Format for Psell {
         let own = cuda::expected_kernel::<T>(plan.packing(), analysis, bytes, gpu);
         let modules = pack::MODULES.map(|module| (module.into(), String::new()));
         let packing = modules.into_iter().filter(|_| Self::packs_on_device(plan));
-        packing.chain([own]).collect()
+        let distinct = (plan.packing().values == ValueEncoding::Packed)
+            .then(|| Analysis::distinct_kernel::<T>());
+        packing.chain(distinct).chain([own]).collect()
     }
 
     fn packs_on_device(plan: &PsellPlan) -> bool {
