@@ -209,10 +209,7 @@ impl<'a> GpuColumns<'a> {
 
     /// Reads the numbers. Waits for everything enqueued.
     fn read(&self, found: Ptr<Found>) -> Result<Box<Found>, Error> {
-        // SAFETY: numbers, for which zero is a value.
-        let mut numbers: Box<Found> = unsafe { Box::new_zeroed().assume_init() };
-        self.work.read(found, std::slice::from_mut(&mut *numbers))?;
-        Ok(numbers)
+        Ok(Box::new(self.work.read_vec(found, 1)?[0]))
     }
 }
 

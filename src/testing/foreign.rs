@@ -142,7 +142,8 @@ fn arrays_that_are_no_matrix_are_refused_alike() {
     let a = "poisson2d,n=200".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
     let (nrows, nnz) = (a.nrows(), a.nnz());
     let stream = Stream::new(device).unwrap();
-    let change: [fn(&mut [usize], &mut [u32]); 6] = [
+    type Change = fn(&mut [usize], &mut [u32]);
+    let changes: [Change; 6] = [
         |rows, _| rows[0] = 1,
         |rows, _| rows[777] = rows[778] + 1,
         |rows, _| *rows.last_mut().unwrap() += 1,
@@ -150,7 +151,7 @@ fn arrays_that_are_no_matrix_are_refused_alike() {
         |_, cols| cols[4321] = 40_000,
         |_, cols| *cols.last_mut().unwrap() = u32::MAX,
     ];
-    for change in change {
+    for change in changes {
         let (mut row_ptr, mut col_idx) = (a.row_ptr().to_vec(), a.col_idx().to_vec());
         change(&mut row_ptr, &mut col_idx);
         let narrow: Vec<u32> = row_ptr.iter().map(|&offset| offset as u32).collect();
