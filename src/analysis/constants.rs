@@ -24,8 +24,8 @@ pub(crate) const SECTION: usize = 128;
 /// `f32`, a 64-byte line in `f64`.
 pub(crate) const GROUP_BITS: u32 = 3;
 
-/// 2¹⁶ over the golden ratio: multiplying by it distributes numbers over the upper bits (Knuth, TAOCP
-/// 3, 6.4).
+/// 2¹⁶ over the golden ratio: multiplying by it distributes numbers over the upper bits (Knuth,
+/// TAOCP 3, 6.4).
 pub(crate) const GROUP_SPREAD: u16 = 0x9e37;
 
 /// Reuse distances within a window lie below `2^CLASSES`.

@@ -1,9 +1,9 @@
 //! Samples of the positions of entries, of a matrix in host memory or in that of a GPU.
 
-use super::gpu::GpuColumns;
+use super::gpu_columns::GpuColumns;
+use super::sample::Sample;
 use crate::Error;
 use crate::matrix::CsrColumns;
-use std::borrow::Cow;
 use std::ops::Range;
 
 /// Row offsets and columns of a matrix, of which samples are read. In host memory samples are
@@ -14,14 +14,6 @@ pub(crate) enum Sampler<'a> {
     Host(CsrColumns<'a>),
     /// In the memory of a GPU.
     Gpu(&'a GpuColumns<'a>),
-}
-
-/// Ranges of an array.
-#[derive(Debug)]
-pub(crate) struct Sample<'a, E: Clone> {
-    elements: Cow<'a, [E]>,
-    /// The ranges, in `elements`.
-    ranges: Vec<Range<usize>>,
 }
 
 impl<'a> Sampler<'a> {
@@ -56,7 +48,7 @@ impl<'a> Sampler<'a> {
     /// Errors of the GPU.
     pub(crate) fn offsets(self, ranges: Vec<Range<usize>>) -> Result<Sample<'a, usize>, Error> {
         match self {
-            Self::Host(a) => Ok(Sample { elements: a.row_ptr().into(), ranges }),
+            Self::Host(a) => Ok(Sample::of(a.row_ptr(), ranges)),
             Self::Gpu(a) => a.offsets(&ranges),
         }
     }
@@ -68,7 +60,7 @@ impl<'a> Sampler<'a> {
     /// Errors of the GPU.
     pub(crate) fn columns(self, ranges: Vec<Range<usize>>) -> Result<Sample<'a, u32>, Error> {
         match self {
-            Self::Host(a) => Ok(Sample { elements: a.col_idx().into(), ranges }),
+            Self::Host(a) => Ok(Sample::of(a.col_idx(), ranges)),
             Self::Gpu(a) => a.columns(&ranges),
         }
     }
@@ -86,28 +78,5 @@ impl<'a> Sampler<'a> {
         let ends = self.offsets(ends.collect())?;
         let range = |i: usize| ends.get(2 * i)[0]..ends.get(2 * i + 1)[0];
         Ok((0..ends.len() / 2).map(range).collect())
-    }
-}
-
-impl<E: Clone> Sample<'_, E> {
-    /// Copies of ranges, which follow one another in `elements`.
-    pub(super) fn of_copies(elements: Vec<E>, ranges: &[Range<usize>]) -> Self {
-        let mut end = 0;
-        let own = |range: &Range<usize>| {
-            let start = end;
-            end += range.len();
-            start..end
-        };
-        Self { ranges: ranges.iter().map(own).collect(), elements: Cow::Owned(elements) }
-    }
-
-    /// Number of ranges.
-    pub(crate) fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    /// Elements of range number `i`.
-    pub(crate) fn get(&self, i: usize) -> &[E] {
-        &self.elements[self.ranges[i].clone()]
     }
 }

@@ -21,14 +21,14 @@ use tracing::field::display;
 const COPY_SHARE: u64 = 4;
 
 /// A matrix to build an operator of.
-pub(super) enum MatrixSource<'a, T: Scalar> {
+pub(super) enum BuildSource<'a, T: Scalar> {
     /// In host memory, perhaps with a copy in the memory of the GPU.
     Host(CsrView<'a, T>, Option<CsrSource<T>>),
     /// In the memory of the GPU.
     Gpu(CsrSource<T>),
 }
 
-impl<'a, T: Scalar> MatrixSource<'a, T> {
+impl<'a, T: Scalar> BuildSource<'a, T> {
     fn to_pack(&self) -> PackSource<'_, T> {
         match self {
             Self::Host(a, there) => PackSource::new(*a, there.as_ref()),
@@ -68,9 +68,9 @@ impl SparseOpBuilder {
     }
 
     /// Copies a large matrix to the GPU that packs it, and analyses it there. Returns the analysis
-    /// with its time in seconds. Without the copy if there is no GPU, if the plan is not packed from
-    /// it, or if little memory would be left; the host analyses the matrix then, and meanwhile it is
-    /// copied if the kernels of the analysis are not compiled yet.
+    /// with its time in seconds. Without the copy if there is no GPU, if the plan is not packed
+    /// from it, or if little memory would be left; the host analyses the matrix then. It also does
+    /// during the copy, if the kernels of the analysis are not compiled yet.
     fn analyzed_and_copied<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
@@ -144,7 +144,7 @@ impl SparseOpBuilder {
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let built = self.build_in_memory(&device, MatrixSource::Host(a, there), analysis);
+        let built = self.build_in_memory(&device, BuildSource::Host(a, there), analysis);
         let reason = match built {
             Err(error)
                 if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) =>
@@ -169,7 +169,7 @@ impl SparseOpBuilder {
     pub(super) fn build_in_memory<T: Scalar>(
         &self,
         device: &Device,
-        source: MatrixSource<'_, T>,
+        source: BuildSource<'_, T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         let failure = match self.build_on(device.clone(), source.to_pack(), analysis) {
@@ -177,7 +177,7 @@ impl SparseOpBuilder {
             built => return built,
         };
         let is_fixed = matches!(self.tuning, Tuning::Fixed(_));
-        if is_fixed && matches!(source, MatrixSource::Host(_, None)) {
+        if is_fixed && matches!(source, BuildSource::Host(_, None)) {
             return Err(failure);
         }
         let a = source.into_host()?;

@@ -1,6 +1,6 @@
 //! Operators of matrices that are in the memory of a device already.
 
-use super::build::MatrixSource;
+use super::build::BuildSource;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{CsrSource, Device, ForeignCsr, Stream};
@@ -51,7 +51,7 @@ impl SparseOpBuilder {
             Ok::<_, Error>(self.analyzed_there(a))
         });
         if let Some((there, analysis)) = analyzed? {
-            let source = MatrixSource::Gpu(there);
+            let source = BuildSource::Gpu(there);
             let mut op = on_device.build_in_memory(device, source, &analysis)?;
             op.preparation.analyze = seconds;
             return Ok(op);
@@ -64,7 +64,7 @@ impl SparseOpBuilder {
         let rounded = self.rounded(copied.view())?;
         Analysis::check_memory(rounded.view())?;
         let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
-        let source = MatrixSource::Host(rounded.view(), None);
+        let source = BuildSource::Host(rounded.view(), None);
         let mut op = on_device.build_in_memory(device, source, &analysis)?;
         op.preparation.analyze = copy + analyze;
         Ok(op)
