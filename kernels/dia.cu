@@ -84,7 +84,7 @@ INSTANCES(f64, double)
 // twice as many slots.
 KERNEL(dia_diagonals)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 most, u32 *occupied, u64 *later, u64 slots, u64 *found) {
     u64 row = thread_id();
-    if (row >= nrows) return;
+    if (row >= nrows || *reinterpret_cast<volatile u64 *>(found) > most) return;
     u32 before = 0, count = 0;
     u64 run = 0, begin = row_ptr[row];
     for (u64 k = begin; k < row_ptr[row + 1]; ++k) {

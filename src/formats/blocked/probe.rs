@@ -197,30 +197,78 @@ impl<'a> EntrySample<'a> {
     /// would count chance hits as frequent columns.
     fn hot(&self, ncols: usize, columns: [u32; 2]) -> [f64; 2] {
         let sorted = |sample: &Sample<'_, u32>| {
-            let mut cols: Vec<u32> =
-                (0..sample.len()).flat_map(|i| sample.get(i)).copied().collect();
-            cols.sort_unstable();
-            cols
+            let cols = (0..sample.len()).flat_map(|i| sample.get(i)).copied().collect();
+            sorted_columns(cols, ncols)
         };
         let Self([chosen, counted]) = self;
         let (chosen, counted) = parallel::join(|| sorted(chosen), || sorted(counted));
-        let mut by_count: Vec<(usize, u32)> =
+        let runs: Vec<(usize, u32)> =
             chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
-        by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
-        let share = |columns: u32| {
-            let known = by_count.len().min(columns as usize);
-            let mut hot: Vec<u32> = by_count[..known].iter().map(|&(_, col)| col).collect();
-            hot.sort_unstable();
-            let within = counted.iter().filter(|col| hot.binary_search(col).is_ok()).count();
+        columns.map(|columns| {
+            let known = runs.len().min(columns as usize);
+            let within = entries_in(most_frequent(&runs, known), &counted);
             let share = ratio(within as f64, counted.len() as f64);
             // Columns without an entry in the sample share the rest evenly.
             let others =
                 ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64);
             share + (1.0 - share) * others.min(1.0)
-        };
-        let (one, other) = parallel::join(|| share(columns[0]), || share(columns[1]));
-        [one, other]
+        })
     }
+}
+
+/// The columns in ascending order: radix sort, a few times as fast as one by comparisons.
+fn sorted_columns(mut cols: Vec<u32>, ncols: usize) -> Vec<u32> {
+    /// Bits of a digit.
+    const BITS: u32 = 11;
+    let mut other = vec![0; cols.len()];
+    let bits = usize::BITS - ncols.leading_zeros();
+    for shift in (0..bits).step_by(BITS as usize) {
+        let digit = |col: u32| (col >> shift) as usize % (1 << BITS);
+        let mut places = [0usize; 1 << BITS];
+        cols.iter().for_each(|&col| places[digit(col)] += 1);
+        let mut before = 0;
+        for place in &mut places {
+            before += std::mem::replace(place, before);
+        }
+        for &col in &cols {
+            let place = &mut places[digit(col)];
+            other[*place] = col;
+            *place += 1;
+        }
+        std::mem::swap(&mut cols, &mut other);
+    }
+    cols
+}
+
+/// The `count` columns with the most entries, in order; of those with equally many the first ones.
+/// `runs` are numbers of entries with their column, in order.
+fn most_frequent(runs: &[(usize, u32)], count: usize) -> impl Iterator<Item = u32> {
+    let most = runs.iter().map(|run| run.0).max().unwrap_or(0);
+    let mut with = vec![0usize; most + 1];
+    runs.iter().for_each(|run| with[run.0] += 1);
+    // Columns with more than `least` entries are taken, and as many with `least` as are left.
+    let (mut least, mut left) = (most, count);
+    while least > 0 && with[least] < left {
+        left -= with[least];
+        least -= 1;
+    }
+    runs.iter().filter_map(move |&(entries, col)| {
+        let is_last = entries == least && left > 0;
+        left -= usize::from(is_last);
+        (is_last || entries > least).then_some(col)
+    })
+}
+
+/// Number of `entries` in `columns`, both in order.
+fn entries_in(columns: impl Iterator<Item = u32>, mut entries: &[u32]) -> usize {
+    let mut within = 0;
+    for col in columns {
+        let before = entries.iter().take_while(|&&entry| entry < col).count();
+        let own = entries[before..].iter().take_while(|&&entry| entry == col).count();
+        within += own;
+        entries = &entries[before + own..];
+    }
+    within
 }
 
 #[cfg(test)]
@@ -228,6 +276,31 @@ mod tests {
     use super::super::panel::tests::panels;
     use super::*;
     use crate::matrix::gallery;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_most_frequent_columns_by_their_definition(
+            cols in prop::collection::vec(prop_oneof![0u32..9, 0u32..5000], 0..400),
+            others in prop::collection::vec(prop_oneof![0u32..9, 0u32..5000], 0..400),
+            count in 0usize..60,
+        ) {
+            let sorted = |cols: &[u32]| sorted_columns(cols.to_vec(), 5000);
+            let (cols, others) = (sorted(&cols), sorted(&others));
+            prop_assert!(cols.is_sorted() && others.is_sorted());
+            let runs: Vec<(usize, u32)> =
+                cols.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
+            let count = count.min(runs.len());
+            let mut by_count = runs.clone();
+            by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
+            let mut expected: Vec<u32> = by_count[..count].iter().map(|run| run.1).collect();
+            expected.sort_unstable();
+            let found: Vec<u32> = most_frequent(&runs, count).collect();
+            prop_assert_eq!(&found, &expected);
+            let within = others.iter().filter(|col| expected.contains(col)).count();
+            prop_assert_eq!(entries_in(found.into_iter(), &others), within);
+        }
+    }
 
     #[test]
     fn only_missing_measurements_are_made() {
