@@ -123,11 +123,10 @@ fn values_are_representable_alike() {
     }
 }
 
-/// Prints the time of an analysis on a GPU, and of operators of matrices in its memory, in products
-/// of the best plan of CSR; an operator takes at most 100.
+/// Prints the time of an analysis on a GPU and on the host, and of operators of matrices in GPU
+/// memory, also in products of the best plan of CSR.
 #[test]
-fn an_operator_of_a_large_matrix_takes_few_products() {
-    const MOST: f64 = 100.0;
+fn a_gpu_analyses_large_matrices_faster_than_the_host() {
     let Some(gpu) = the_gpu() else { return };
     if std::env::var_os(LARGE_VARIABLE).is_none() {
         eprintln!("left out: it takes minutes; set {LARGE_VARIABLE}=1");
@@ -151,6 +150,7 @@ fn an_operator_of_a_large_matrix_takes_few_products() {
                 csr_product(&DevicePlanTimer::new(a.view(), &device, CacheState::Warm).unwrap());
             let there = CsrSource::upload(a.view(), gpu).unwrap();
             let analysis = least(&mut || drop(formats::analyze_on_gpu(&there).unwrap()));
+            let host = least(&mut || drop(formats::analyze(a.view())));
             let (arrays, stream) = (Arrays::of(&device, &a), Stream::new(&device).unwrap());
             let mut plan = String::new();
             let [predicted, checked] = [Tuning::Predict, Tuning::Check].map(|tuning| {
@@ -162,16 +162,17 @@ fn an_operator_of_a_large_matrix_takes_few_products() {
                 least(&mut build)
             });
             eprintln!(
-                "{class}, {} entries: product {:.0} us, analysis {:.2} ms, predicted {:.2} ms, \
+                "{class}, {} entries: product {:.0} us, analysis {:.2} ms (host {:.2}), predicted {:.2} ms, \
                  checked {:.2} ms, {:.0} products; {plan}",
                 a.nnz(),
                 product * 1e6,
                 analysis * 1e3,
+                host * 1e3,
                 predicted * 1e3,
                 checked * 1e3,
                 checked / product
             );
-            if checked > MOST * product {
+            if analysis > host {
                 slow.push(class);
             }
         }
