@@ -132,6 +132,37 @@ __device__ __forceinline__ W fetch(const W *from) {
 // Number of this thread in the grid.
 __device__ __forceinline__ u64 thread_id() { return u64(blockIdx.x) * BLOCK + threadIdx.x; }
 
+__device__ __forceinline__ u32 lane_id() { return threadIdx.x % WARP; }
+__device__ __forceinline__ u32 lanes_before(u32 mask) { return __popc(mask & ((1u << lane_id()) - 1)); }
+
+// Exclusive sum over the threads of the block before this one, and total sum.
+struct Before {
+    u64 own;
+    u64 all;
+};
+__device__ __forceinline__ Before block_scan(u64 value) {
+    __shared__ u64 sums[WARPS];
+    u64 sum = value;
+#pragma unroll
+    for (u32 apart = 1; apart < WARP; apart *= 2) {
+        u64 other = __shfl_up_sync(ALL_LANES, sum, apart);
+        if (lane_id() >= apart) sum += other;
+    }
+    // Protects the results of an earlier call.
+    __syncthreads();
+    if (lane_id() == WARP - 1) sums[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    u64 before = 0, all = 0;
+    for (u32 w = 0; w < WARPS; ++w) {
+        if (w < threadIdx.x / WARP) before += sums[w];
+        all += sums[w];
+    }
+    return {before + sum - value, all};
+}
+
+// First slot of the search for a value in a hash table: `ValueSet` in src/analysis/value_set.rs.
+__device__ __forceinline__ u32 value_slot(u64 bits) { return u32(bits * 0x9e3779b97f4a7c15ull >> 54); }
+
 // Products are made in batches: all loads of one kind are issued before their first result is used,
 // and none of them is predicated, since predicated loads would be issued one after the other.
 

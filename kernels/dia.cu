@@ -74,3 +74,44 @@ __device__ __forceinline__ void slices(const i64 *__restrict__ offsets, const u3
 
 INSTANCES(f32, float)
 INSTANCES(f64, double)
+
+#ifndef STREAMED
+#ifndef SCALED
+
+// Number of diagonals of a CSR matrix, as `offsets` in src/formats/dia/offsets.rs: `occupied` has a
+// bit for every diagonal of an entry in the first ascending run of its row, and the hash table
+// `later` a key for every run and diagonal of the others. Ends early beyond `most`; the table has
+// twice as many slots.
+KERNEL(dia_diagonals)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 most, u32 *occupied, u64 *later, u64 slots, u64 *found) {
+    u64 row = thread_id();
+    if (row >= nrows || *reinterpret_cast<volatile u64 *>(found) > most) return;
+    u32 before = 0, count = 0;
+    u64 run = 0, begin = row_ptr[row];
+    for (u64 k = begin; k < row_ptr[row + 1]; ++k) {
+        u32 col = cols[k];
+        run += k > begin && col <= before;
+        before = col;
+        u64 diagonal = u64(col) + nrows - row;
+        if (run == 0) {
+            u32 bit = 1u << diagonal % 32;
+            u32 *word = occupied + diagonal / 32;
+            if (*reinterpret_cast<volatile u32 *>(word) & bit) continue;
+            if (!(atomicOr(word, bit) & bit)) ++count;
+        } else {
+            u64 key = run << 33 | diagonal, slot = (key * 0x9e3779b97f4a7c15ull >> 20) % slots;
+            u64 other = 1, tries = 0;
+            // Full of other keys: there are too many diagonals.
+            for (; tries < slots && other != 0 && other != key; ++tries, slot = (slot + 1) % slots) other = atomicCAS(later + slot, 0ull, key);
+            count += other == 0;
+            if (tries == slots && other != 0 && other != key) count = u32(min(most + 1, u64(ALL_LANES)));
+        }
+        if (count) {
+            if (atomicAdd(found, u64(count)) + count > most) return;
+            count = 0;
+        }
+        if (*reinterpret_cast<volatile u64 *>(found) > most) return;
+    }
+}
+
+#endif
+#endif

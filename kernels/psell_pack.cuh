@@ -43,9 +43,6 @@ struct Lane {
 __device__ __forceinline__ u32 own_slice() { return u32(thread_id() / WARP); }
 __device__ __forceinline__ bool has_slice(u32 rows) { return thread_id() / WARP * WARP < rows; }
 
-__device__ __forceinline__ u32 lane_id() { return threadIdx.x % WARP; }
-__device__ __forceinline__ u32 lanes_before(u32 mask) { return __popc(mask & ((1u << lane_id()) - 1)); }
-
 template <typename Combine>
 __device__ __forceinline__ u32 lanes_combine(u32 value, Combine combine) {
 #pragma unroll
@@ -61,37 +58,8 @@ __device__ __forceinline__ u32 lanes_min(u32 value) {
 }
 __device__ __forceinline__ u32 lanes_max(u32 value) { return ~lanes_min(~value); }
 
-// Exclusive sum over the threads of the block before this one, and total sum.
-struct Before {
-    u64 own;
-    u64 all;
-};
-__device__ __forceinline__ Before block_scan(u64 value) {
-    __shared__ u64 sums[WARPS];
-    u64 sum = value;
-#pragma unroll
-    for (u32 apart = 1; apart < WARP; apart *= 2) {
-        u64 other = __shfl_up_sync(ALL_LANES, sum, apart);
-        if (lane_id() >= apart) sum += other;
-    }
-    // Protects the results of an earlier call.
-    __syncthreads();
-    if (lane_id() == WARP - 1) sums[threadIdx.x / WARP] = sum;
-    __syncthreads();
-    u64 before = 0, all = 0;
-    for (u32 w = 0; w < WARPS; ++w) {
-        if (w < threadIdx.x / WARP) before += sums[w];
-        all += sums[w];
-    }
-    return {before + sum - value, all};
-}
-
-// Values of a dictionary: `ValueSet` in src/analysis/value_set.rs, `Dictionary` in
-// src/formats/encoded.rs.
-using analysis::DICTIONARY;
+// Values of a dictionary: `Dictionary` in src/formats/encoded.rs.
 using analysis::VALUE_SLOTS;
-
-__device__ __forceinline__ u32 value_slot(u64 bits) { return u32(bits * 0x9e3779b97f4a7c15ull >> 54); }
 
 // Destination of values: plain values; with `keys`, codes, which are stored beside the keys;
 // nothing if there is no array. B is the type of a value's bits.

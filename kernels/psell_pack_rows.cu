@@ -4,51 +4,6 @@
 #include "psell_spmv.cuh"
 #include "psell_pack.cuh"
 
-// Exclusive prefix sums of several arrays of `count` numbers, stored one after the other. Each tile
-// of TILE numbers has a block, and each array has `tiles` of them.
-
-constexpr u32 TILE = SCANNED * BLOCK;
-
-// Sum of every tile.
-KERNEL(pack_scan_sums)(const u64 *data, u64 count, u32 tiles, u64 *sums) {
-    u32 array = blockIdx.x / tiles, tile = blockIdx.x % tiles;
-    u64 sum = 0;
-    for (u32 k = 0; k < SCANNED; ++k) {
-        u64 i = u64(tile) * TILE + k * BLOCK + threadIdx.x;
-        if (i < count) sum += data[array * count + i];
-    }
-    u64 all = block_scan(sum).all;
-    if (threadIdx.x == 0) sums[blockIdx.x] = all;
-}
-
-// Exclusive prefix sums over the tiles, by one block per array, and the total sums.
-KERNEL(pack_scan_tiles)(u64 *sums, u32 tiles, u64 *totals) {
-    sums += u64(blockIdx.x) * tiles;
-    u64 carry = 0;
-    for (u32 base = 0; base < tiles; base += BLOCK) {
-        u32 i = base + threadIdx.x;
-        u64 own = i < tiles ? sums[i] : 0;
-        Before before = block_scan(own);
-        if (i < tiles) sums[i] = carry + before.own;
-        carry += before.all;
-    }
-    if (threadIdx.x == 0) totals[blockIdx.x] = carry;
-}
-
-// Prefix sums of the numbers from those of the tiles.
-KERNEL(pack_scan_numbers)(u64 *data, u64 count, u32 tiles, const u64 *sums) {
-    u32 array = blockIdx.x / tiles, tile = blockIdx.x % tiles;
-    data += array * count;
-    u64 carry = sums[blockIdx.x];
-    for (u32 k = 0; k < SCANNED; ++k) {
-        u64 i = u64(tile) * TILE + k * BLOCK + threadIdx.x;
-        u64 own = i < count ? data[i] : 0;
-        Before before = block_scan(own);
-        if (i < count) data[i] = carry + before.own;
-        carry += before.all;
-    }
-}
-
 // Sorts rows by length within windows of `sigma`, longest first. The sort is stable.
 
 // Windows that fit in a block: `windows` of them, sorted by a bitonic network (Batcher, AFIPS 1968)
@@ -242,55 +197,3 @@ __device__ __forceinline__ void long_entries(const u64 *row_ptr, const u32 *col_
 
 COPY_LONG_ENTRIES(pack_long_entries_f32, u32)
 COPY_LONG_ENTRIES(pack_long_entries_f64, u64)
-
-// Distinct values of a matrix, as in `ValueSet`. Zero marks a free slot. `counts` are the number of
-// values other than zero, and 1 if zero is among the values.
-
-// Adds a key to a table. Returns false if the table is full.
-__device__ __forceinline__ bool add_value(u64 *slots, u32 *count, u64 bits) {
-    u32 slot = value_slot(bits);
-    for (u32 tries = 0; tries < VALUE_SLOTS; ++tries, slot = (slot + 1) % VALUE_SLOTS) {
-        u64 found = *reinterpret_cast<volatile u64 *>(slots + slot);
-        if (found == 0) found = atomicCAS(slots + slot, 0ull, bits);
-        if (found == 0) atomicAdd(count, 1);
-        if (found == 0 || found == bits) return true;
-    }
-    return false;
-}
-
-// Every block collects its distinct values and adds them to the common table at the end. Blocks
-// stop early when there are too many values.
-template <typename B>
-__device__ __forceinline__ void distinct_values(const B *values, u64 count, u64 *slots, u32 *counts) {
-    __shared__ u64 own[VALUE_SLOTS];
-    __shared__ u32 own_counts[2];
-    for (u32 slot = threadIdx.x; slot < VALUE_SLOTS; slot += BLOCK) own[slot] = 0;
-    if (threadIdx.x < 2) own_counts[threadIdx.x] = 0;
-    __syncthreads();
-    auto is_full = [](u32 *count) { return *reinterpret_cast<volatile u32 *>(count) > DICTIONARY; };
-    u64 last = 0;
-    u32 round = 0;
-    for (u64 i = thread_id(); i < count; i += u64(gridDim.x) * BLOCK, ++round) {
-        u64 bits = values[i];
-        if (bits == 0) own_counts[1] = 1;
-        if (bits != 0 && bits != last) {
-            // After the limit is reached, a block adds at most one key per thread, for which the
-            // table has space.
-            if (is_full(own_counts)) break;
-            add_value(own, own_counts, bits);
-        }
-        last = bits;
-        if (round % 16 == 0 && is_full(counts)) break;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && own_counts[1]) counts[1] = 1;
-    if (is_full(own_counts)) {
-        if (threadIdx.x == 0) atomicMax(counts, DICTIONARY + 1);
-        return;
-    }
-    for (u32 slot = threadIdx.x; slot < VALUE_SLOTS; slot += BLOCK)
-        if (own[slot] && !is_full(counts) && !add_value(slots, counts, own[slot])) atomicMax(counts, DICTIONARY + 1);
-}
-
-KERNEL(pack_distinct_f32)(const u32 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }
-KERNEL(pack_distinct_f64)(const u64 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }

@@ -65,9 +65,8 @@ pub unsafe extern "C" fn sparseop_create(
 }
 
 /// Creates an operator from a matrix in the memory of the GPU of the stream, after the work
-/// enqueued there. The arrays are copied to the host once, for checks and analysis, and packed on
-/// the GPU where possible; they are not kept. `options` may be NULL; their device, if set, must
-/// be that GPU.
+/// enqueued there. The arrays are checked, analysed and, where possible, packed on the GPU; they
+/// are not kept. `options` may be NULL; their device, if set, must be that GPU.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Constants of value statistics that kernels use. `build.rs` writes them to the header
+//! Constants of the analysis that kernels use. `build.rs` writes them to the header
 //! `constants.cuh`, in the namespace `analysis`.
 
 /// Largest number of values of a dictionary: the range of an 8-bit code.
@@ -7,3 +7,33 @@ pub(crate) const DICTIONARY: usize = 256;
 /// Slots of a hash table of values: four times the limit, so that a search seldom meets a second
 /// key. A power of two.
 pub(crate) const VALUE_SLOTS: usize = 4 * DICTIONARY;
+
+/// Analysis on a GPU: rows of a block, a multiple of all measured windows.
+pub(crate) const TILE_ROWS: usize = 4096;
+
+/// Row lengths that are counted in a table; longer ones are listed.
+pub(crate) const HISTOGRAM: usize = 2048;
+
+/// Sums of slices: three for each pair of a slice and a window.
+pub(crate) const SLICE_SUMS: usize = 21;
+
+/// Entries per section of the sample of column contiguity.
+pub(crate) const SECTION: usize = 128;
+
+/// Columns of a group whose reuse is measured, as a power of two: 8 numbers are a 32-byte sector in
+/// `f32`, a 64-byte line in `f64`.
+pub(crate) const GROUP_BITS: u32 = 3;
+
+/// 2¹⁶ over the golden ratio: multiplying by it distributes numbers over the upper bits (Knuth,
+/// TAOCP 3, 6.4).
+pub(crate) const GROUP_SPREAD: u16 = 0x9e37;
+
+/// Reuse distances within a window lie below `2^CLASSES`.
+pub(crate) const CLASSES: usize = 20;
+
+/// Bits of a place in all windows.
+pub(crate) const PLACE_BITS: u32 = 24;
+
+/// Values per digit for sorting touches, and touches of a tile per thread.
+pub(crate) const TOUCH_DIGITS: usize = 256;
+pub(crate) const TOUCH_ROUNDS: usize = 16;

@@ -2,6 +2,7 @@
 //! within their row, measured on a sample.
 
 use super::blocks::row_of;
+use super::constants::SECTION;
 use super::rows::ratio;
 use super::together;
 use crate::matrix::CsrColumns;
@@ -13,9 +14,6 @@ const EXACT_NNZ: usize = 1 << 14;
 
 /// Beyond that, one section of entries in `SAMPLING` is measured.
 const SAMPLING: usize = 16;
-
-/// Entries per section.
-const SEGMENT: usize = 128;
 
 /// Sections per parallel task: distributing fewer takes longer than measuring them.
 const TOGETHER: usize = 32;
@@ -33,14 +31,9 @@ pub(super) struct Contiguity {
 impl Contiguity {
     /// Measures `a`.
     pub(super) fn of(a: CsrColumns<'_>) -> Self {
-        let every = if a.nnz() <= EXACT_NNZ { 1 } else { SAMPLING };
-        let segments = a.nnz().div_ceil(SEGMENT);
-        let count = |i: usize| {
-            let segment = (i * every + scattered(i, every)).min(segments - 1);
-            ContiguityCounts::of(a, segment * SEGMENT..((segment + 1) * SEGMENT).min(a.nnz()))
-        };
+        let (_, count) = sections(a.nnz());
         let size = together(a.nnz(), TOGETHER);
-        let sampled = parallel::map(segments.div_ceil(every), size, count);
+        let sampled = parallel::map(count, size, |i| ContiguityCounts::of(a, section(a.nnz(), i)));
         let ContiguityCounts { entries, shifted, runs } =
             sampled.into_iter().fold(ContiguityCounts::default(), ContiguityCounts::merge);
         Self {
@@ -48,6 +41,25 @@ impl Contiguity {
             runs: ratio(runs as f64, entries as f64),
         }
     }
+}
+
+/// Sampling distance of the sections of a matrix, and their number.
+pub(super) fn sections(nnz: usize) -> (usize, usize) {
+    let every = if nnz <= EXACT_NNZ { 1 } else { SAMPLING };
+    (every, nnz.div_ceil(SECTION).div_ceil(every))
+}
+
+/// Entries of sampled section number `i`.
+fn section(nnz: usize, i: usize) -> Range<usize> {
+    let (every, _) = sections(nnz);
+    let section = (i * every + scattered(i, every)).min(nnz.div_ceil(SECTION) - 1);
+    section * SECTION..((section + 1) * SECTION).min(nnz)
+}
+
+/// Number of entries in all sampled sections. Only the last one may be shorter.
+pub(super) fn sampled(nnz: usize) -> usize {
+    let (_, count) = sections(nnz);
+    (0..count).map(|i| section(nnz, i).len()).sum()
 }
 
 /// A number below `count` that differs for every `i`: evenly spaced samples may hit the same place
@@ -136,7 +148,7 @@ mod tests {
         // Every sixteenth section has different rows.
         let rows = 32 * EXACT_NNZ / 4;
         let cols = (0..4 * rows)
-            .map(|k| if k / SEGMENT % SAMPLING == 3 { 7 } else { (k / 4 + k % 4) as u32 });
+            .map(|k| if k / SECTION % SAMPLING == 3 { 7 } else { (k / 4 + k % 4) as u32 });
         let row_ptr = (0..=rows).map(|row| 4 * row).collect();
         let a = CsrMatrix::try_new(rows, rows + 4, row_ptr, cols.collect(), vec![1.0f32; 4 * rows])
             .unwrap();

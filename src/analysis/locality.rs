@@ -1,5 +1,6 @@
 //! Reuse distances of the gathers from `x`, the input of a cache model.
 
+use super::constants::{CLASSES, GROUP_BITS, GROUP_SPREAD, PLACE_BITS};
 use super::rows::ratio;
 use super::together;
 use crate::device::cpu::prepare_threads;
@@ -7,18 +8,15 @@ use crate::parallel;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of entries of a window.
-const WINDOW: usize = 1 << 20;
+const WINDOW: usize = 1 << CLASSES;
 
 /// Largest number of entries of a small matrix. An SpMV with it takes some 20 µs, so at most a
 /// quarter of this number of its entries is measured.
 const SMALL: usize = 1 << 16;
 
-/// Distances within a window lie below `2^CLASSES`.
-const CLASSES: usize = WINDOW.ilog2() as usize;
-
 /// Maximum number of entries in all windows: they are representative of a matrix, and more would
 /// only take longer.
-const MOST: usize = 16 * WINDOW;
+const MOST: usize = 1 << PLACE_BITS;
 
 /// Minimum number of groups that are sampled, if the matrix has as many: of more, one in a power of
 /// two …
@@ -36,10 +34,6 @@ const BATCH: usize = u64::BITS as usize;
 
 /// Number of the first entry: further from zero than any window is long.
 const FIRST_NUMBER: u32 = 1 << 31;
-
-/// Columns of a group, as a power of two: 8 numbers are a 32-byte sector in `f32`, a 64-byte line
-/// in `f64`.
-const GROUP_BITS: u32 = 3;
 
 /// Histogram of reuse distances of the gathers from `x`.
 ///
@@ -76,7 +70,8 @@ impl Reuse {
     pub fn of(ncols: usize, col_idx: &[u32]) -> Self {
         prepare_threads();
         let (nnz, groups) = (col_idx.len(), Self::groups(ncols));
-        let Sampling { window, windows, skipped } = Sampling::of(nnz, groups);
+        let sampling = Sampling::of(nnz, groups);
+        let Sampling { window, windows, skipped } = sampling;
         // Each window is in the middle of its share of the entries.
         let starts: Vec<usize> =
             (0..windows).map(|w| (nnz - window) / (2 * windows) * (2 * w + 1)).collect();
@@ -91,7 +86,7 @@ impl Reuse {
             tally
         });
         let tally = tallies.into_iter().fold(Tally::default(), Tally::merge);
-        tally.reuse(window, windows, skipped)
+        tally.reuse(&sampling)
     }
 
     fn windows_per_task(nnz: usize, windows: usize) -> usize {
@@ -106,8 +101,15 @@ impl Reuse {
         tasks.saturating_mul(groups).saturating_mul(size_of::<u32>())
     }
 
+    /// The gathers of sampled groups by binary logarithm of their distance, first touches last.
+    pub(super) fn of_classes(classes: &[u64; CLASSES + 1], sampling: &Sampling) -> Self {
+        let mut tally = Tally::default();
+        tally.0[..=CLASSES].copy_from_slice(classes);
+        tally.reuse(sampling)
+    }
+
     /// Number of groups of columns.
-    fn groups(ncols: usize) -> usize {
+    pub(super) fn groups(ncols: usize) -> usize {
         (ncols >> GROUP_BITS) + 1
     }
 
@@ -133,17 +135,18 @@ impl Reuse {
 }
 
 /// Size of the sample.
-struct Sampling {
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sampling {
     /// Entries per window.
-    window: usize,
+    pub(super) window: usize,
     /// Number of windows.
-    windows: usize,
+    pub(super) windows: usize,
     /// Sampling of groups: one in 2 to this power.
-    skipped: u32,
+    pub(super) skipped: u32,
 }
 
 impl Sampling {
-    fn of(nnz: usize, groups: usize) -> Self {
+    pub(super) fn of(nnz: usize, groups: usize) -> Self {
         if nnz <= SMALL {
             return Self { window: nnz.min(SMALL / 4), windows: 1, skipped: 0 };
         }
@@ -156,16 +159,17 @@ impl Sampling {
         let windows = (nnz / (window * fewer.max(2))).clamp(1, MOST / (window * fewer));
         Self { window, windows, skipped }
     }
+
+    /// Number of entries in all windows.
+    pub(super) fn entries(&self) -> usize {
+        self.window * self.windows
+    }
 }
 
 /// True if a group is sampled, at one group in 2 to the power of `skipped`.
 fn is_followed(group: u32, skipped: u32) -> bool {
-    ((group ^ group >> 16) as u16).wrapping_mul(SPREAD) as u32 >> (16 - skipped) == 0
+    ((group ^ group >> 16) as u16).wrapping_mul(GROUP_SPREAD) as u32 >> (16 - skipped) == 0
 }
-
-/// 2¹⁶ over the golden ratio: multiplying by it distributes numbers over the upper bits (Knuth,
-/// TAOCP 3, 6.4).
-const SPREAD: u16 = 0x9e37;
 
 /// Bit mask of the columns whose groups are sampled: bit `i` stands for column `i`.
 #[cfg(not(target_arch = "x86_64"))]
@@ -182,7 +186,7 @@ fn followed(cols: &[u32; BATCH], skipped: u32) -> u64 {
     // SAFETY: SSE2 is part of the baseline, and nothing is read or written through pointers.
     unsafe {
         let (spread, limit) =
-            (_mm_set1_epi32(i32::from(SPREAD)), _mm_set1_epi32(1 << (16 - skipped)));
+            (_mm_set1_epi32(i32::from(GROUP_SPREAD)), _mm_set1_epi32(1 << (16 - skipped)));
         let four = |cols: &[u32]| {
             let [a, b, c, d] = [cols[0], cols[1], cols[2], cols[3]].map(u32::cast_signed);
             let groups = _mm_srli_epi32::<{ GROUP_BITS as i32 }>(_mm_set_epi32(d, c, b, a));
@@ -244,10 +248,11 @@ impl Tally {
     }
 
     /// Scales the counts to all groups.
-    fn reuse(self, window: usize, windows: usize, skipped: u32) -> Reuse {
+    fn reuse(self, sampling: &Sampling) -> Reuse {
+        let Sampling { window, skipped, .. } = *sampling;
         let first = self.0[CLASSES..].iter().sum::<u64>() << skipped;
         let mut counts: [u64; CLASSES] = std::array::from_fn(|class| self.0[class] << skipped);
-        let (due, found) = ((window * windows) as u64, first + counts.iter().sum::<u64>());
+        let (due, found) = (sampling.entries() as u64, first + counts.iter().sum::<u64>());
         counts[0] = (counts[0] + due).saturating_sub(found);
         Reuse { counts, first, window: window as u64 }
     }
@@ -336,7 +341,7 @@ mod tests {
             let mut stamps = vec![0; (a.ncols() >> GROUP_BITS) + 1];
             let mut whole = Tally::default();
             whole.window(0, a.col_idx(), 0, &mut stamps);
-            let whole = whole.reuse(a.nnz(), 1, 0);
+            let whole = whole.reuse(&Sampling { window: a.nnz(), windows: 1, skipped: 0 });
             for within in [64.0, 1024.0, 8192.0, 131_072.0] {
                 let (found, whole) = (found.share_within(within), whole.share_within(within));
                 assert!(

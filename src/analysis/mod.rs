@@ -8,11 +8,15 @@ mod constants;
 mod contiguity;
 mod distinct;
 mod fingerprint;
+mod gpu;
+mod gpu_columns;
 mod histogram;
 mod locality;
 mod pattern;
 mod probes;
 mod rows;
+mod sample;
+mod sampler;
 mod slices;
 mod structure;
 mod symmetry;
@@ -22,12 +26,15 @@ pub use blocks::BlockFill;
 use contiguity::Contiguity;
 pub use distinct::Distinct;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
+pub(crate) use gpu_columns::GpuColumns;
 pub use histogram::{Bin, Histogram};
 pub use locality::Reuse;
 pub use pattern::Pattern;
-pub(crate) use probes::Probes;
+pub(crate) use probes::{FormatProbes, Probes};
 pub(crate) use rows::ratio;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
+pub(crate) use sample::Sample;
+pub(crate) use sampler::Sampler;
 pub(crate) use slices::SliceSums;
 use slices::SortedSlices;
 pub use structure::Structure;
@@ -67,7 +74,7 @@ pub(crate) fn together(size: usize, least: usize) -> usize {
 pub struct Analysis {
     /// Statistics of the row lengths.
     pub rows: RowStats,
-    /// Length of every row, in row order.
+    /// Length of every row, in row order. Empty if a GPU has measured the matrix.
     pub row_lengths: Vec<u32>,
     /// Padding of SELL slices of sorted rows.
     pub(crate) slices: SortedSlices,
@@ -95,27 +102,19 @@ impl Analysis {
         memory::check_room(of_rows.saturating_add(Reuse::stamp_bytes(a.ncols(), a.nnz())))
     }
 
-    /// Measures `a`, and with the functions what the storage formats measure themselves: `probe` at
-    /// the same time as the structure, `probe_structured` afterwards.
-    pub(crate) fn with_probes<T: Scalar>(
-        a: CsrView<'_, T>,
-        probe: &(dyn Fn(&RowStats, &mut Probes) + Sync),
-        probe_structured: &(dyn Fn(&RowStats, &Structure, &mut Probes) + Sync),
-    ) -> Self {
+    /// Measures `a`, also what the storage formats measure themselves.
+    pub(crate) fn with_probes<T: Scalar>(a: CsrView<'_, T>, formats: &FormatProbes) -> Self {
         let _span = span!(DEBUG, "analyze", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         if a.nnz().max(a.nrows()) < SHARED {
-            Self::measured(a, probe, probe_structured)
+            Self::measured(a, formats)
         } else {
             // Runs in the pool, whose threads split the tasks further.
-            rayon::scope(|_| Self::measured(a, probe, probe_structured))
+            rayon::scope(|_| Self::measured(a, formats))
         }
     }
 
-    fn measured<T: Scalar>(
-        a: CsrView<'_, T>,
-        probe: &(dyn Fn(&RowStats, &mut Probes) + Sync),
-        probe_structured: &(dyn Fn(&RowStats, &Structure, &mut Probes) + Sync),
-    ) -> Self {
+    fn measured<T: Scalar>(a: CsrView<'_, T>, formats: &FormatProbes) -> Self {
+        const BORROWED: &str = "samples of a matrix in host memory are borrowed";
         let (mut rows, mut row_lengths, mut slices) = Default::default();
         let mut probes = Probes::default();
         let (mut reuse, mut contiguity, mut values) = Default::default();
@@ -126,14 +125,16 @@ impl Analysis {
                 let pass = rows::pass(a.row_ptr());
                 rows = RowStats::from_histogram(a.ncols(), pass.histogram, pass.changes);
                 (row_lengths, slices) = (pass.row_lengths, pass.slices);
-                probe(&rows, &mut probes);
+                let sampler = Sampler::Host(a.columns());
+                (formats.probe)(sampler, &rows, &mut probes).expect(BORROWED);
             },
             &mut || contiguity = Contiguity::of(a.columns()),
             &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
             &mut || values = ValueStatistics::of(a.values()),
         ]);
         let structure = Structure::new(contiguity, values, reuse);
-        probe_structured(&rows, &structure, &mut probes);
+        let sampler = Sampler::Host(a.columns());
+        (formats.probe_structured)(sampler, &rows, &structure, &mut probes).expect(BORROWED);
         Self { rows, row_lengths, slices, structure, probes }
     }
 

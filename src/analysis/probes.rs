@@ -1,5 +1,7 @@
 //! Measurements that storage formats make of a matrix.
 
+use super::{RowStats, Sampler, Structure};
+use crate::Error;
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -19,6 +21,15 @@ impl<P: Any + Debug + PartialEq + Send + Sync> Probe for P {
     fn equals(&self, other: &dyn Any) -> bool {
         other.downcast_ref() == Some(self)
     }
+}
+
+/// Functions that measure what all storage formats need of a matrix.
+pub(crate) struct FormatProbes {
+    /// Measures at the same time as the structure.
+    pub(crate) probe: fn(Sampler<'_>, &RowStats, &mut Probes) -> Result<(), Error>,
+    /// Measures with knowledge of the structure.
+    pub(crate) probe_structured:
+        fn(Sampler<'_>, &RowStats, &Structure, &mut Probes) -> Result<(), Error>,
 }
 
 impl Probes {

@@ -7,6 +7,7 @@
 //! entry add up to `Σ ⌊N(l) / c⌋`. Nothing needs to be sorted, and the `N` of a window are the
 //! sums of those of its parts.
 
+use super::constants::{SLICE_SUMS, TILE_ROWS};
 use super::histogram::Counts;
 use crate::order;
 
@@ -14,7 +15,7 @@ use crate::order;
 const BLOCK: usize = 128;
 
 /// Rows of a task: a multiple of all windows.
-pub(super) const TASK: usize = 4096;
+pub(super) const TASK: usize = TILE_ROWS;
 
 /// Rows of fewer entries are counted, longer rows are sorted.
 const SHORT: usize = 128;
@@ -53,6 +54,15 @@ impl SortedSlices {
     pub(crate) fn with(&self, c: u32, sigma: u32) -> Option<SliceSums> {
         let is_it = |measured: &(usize, usize)| *measured == (c as usize, sigma as usize);
         Self::MEASURED.iter().position(is_it).map(|i| self.0[i])
+    }
+
+    /// The sums in the order of the slices and windows: slots, masked slots and the largest slice.
+    pub(super) fn of_sums(sums: &[u64; SLICE_SUMS]) -> Self {
+        let (each, _) = sums.as_chunks();
+        Self(std::array::from_fn(|i| {
+            let [slots, masked_slots, largest] = each[i];
+            SliceSums { slots, masked_slots, largest }
+        }))
     }
 
     /// Sums of windows of `sigma` rows, each with the rows of its slices.

@@ -60,10 +60,12 @@ impl ValueStatistics {
             Some(_) => ExactIn::of(&set.values::<T>()),
             None => ExactIn::of(values),
         };
-        Self {
-            distinct: (&set).into(),
-            all_ones: set.is_one::<T>(),
-            exact_in: exact_in.below(T::KIND),
-        }
+        Self::new::<T>(&set, exact_in)
+    }
+
+    /// Statistics of values by their set, and the precisions that represent all of them.
+    pub(super) fn new<T: Scalar>(set: &ValueSet, exact_in: ExactIn) -> Self {
+        let exact_in = exact_in.below(T::KIND);
+        Self { distinct: set.into(), all_ones: set.is_one::<T>(), exact_in }
     }
 }

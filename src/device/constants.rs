@@ -10,3 +10,9 @@ pub(crate) const PADDING: u32 = u32::MAX;
 
 /// Number of shares in which the blocks of a launch are counted for the residency in the L2.
 pub(crate) const SHARES: u32 = 16;
+
+/// Columns that a thread checks.
+pub(crate) const CHECKED: usize = 8;
+
+/// Numbers of a tile per thread, for prefix sums.
+pub(crate) const SCANNED: usize = 8;

@@ -162,6 +162,11 @@ impl Gpu {
         match *self {}
     }
 
+    /// True if none of `kernels` has to be compiled.
+    pub(crate) fn needs_no_compiler(&self, _: &[(Module, String)]) -> bool {
+        match *self {}
+    }
+
     /// Runs `work`, while `kernels` are compiled.
     pub(crate) fn with_kernels<R>(&self, _: Vec<(Module, String)>, _: impl FnOnce() -> R) -> R {
         match *self {}

@@ -276,12 +276,29 @@ impl<T: Scalar> ForeignCsr<T> {
         T::foreign_to_csr(self, stream)
     }
 
-    pub(crate) fn to_csr_impl(&self, stream: &Stream) -> Result<CsrMatrix<T>, Error> {
+    /// Number of entries.
+    pub(crate) fn nnz(&self) -> usize {
+        match &self.col_idx {
+            Foreign::Host(columns) => columns.len(),
+            Foreign::Gpu(columns) => columns.len(),
+        }
+    }
+
+    /// Waits for everything enqueued on a stream of the device.
+    ///
+    /// # Errors
+    ///
+    /// As [`to_csr`](Self::to_csr).
+    pub(crate) fn wait_for(&self, stream: &Stream) -> Result<(), Error> {
         if stream.device() != self.device {
             let (expected, found) = (self.device.to_string(), stream.device().to_string());
             return Err(Error::WrongDevice { what: "stream", expected, found });
         }
-        stream.synchronize()?;
+        stream.synchronize()
+    }
+
+    pub(crate) fn to_csr_impl(&self, stream: &Stream) -> Result<CsrMatrix<T>, Error> {
+        self.wait_for(stream)?;
         // A negative or too large number becomes an offset out of range, which the check finds.
         let row_ptr = match &self.row_ptr {
             RowPtr::Bits32(offsets) => {
@@ -303,22 +320,29 @@ impl<T: Scalar> ForeignCsr<T> {
         )
     }
 
-    /// The arrays in GPU memory; offsets only if they have 64 bits. `None` on the CPU.
+    /// Numbers of rows and columns.
+    pub(crate) fn shape(&self) -> (usize, usize) {
+        (self.nrows, self.ncols)
+    }
+
+    /// The arrays in GPU memory. `None` on the CPU.
     pub(crate) fn on_gpu(&self) -> Option<ForeignArrays<'_, T>> {
         let (Foreign::Gpu(col_idx), Foreign::Gpu(values)) = (&self.col_idx, &self.values) else {
             return None;
         };
-        let row_ptr = match &self.row_ptr {
-            RowPtr::Bits64(Foreign::Gpu(offsets)) => Some(offsets),
-            _ => None,
+        let (narrow, wide) = match &self.row_ptr {
+            RowPtr::Bits32(Foreign::Gpu(offsets)) => (Some(offsets), None),
+            RowPtr::Bits64(Foreign::Gpu(offsets)) => (None, Some(offsets)),
+            _ => return None,
         };
-        Some(ForeignArrays { row_ptr, col_idx, values })
+        Some(ForeignArrays { narrow, wide, col_idx, values })
     }
 }
 
-/// The arrays of a [`ForeignCsr`] in GPU memory.
+/// The arrays of a [`ForeignCsr`] in GPU memory, with row offsets of one width.
 pub(crate) struct ForeignArrays<'a, T> {
-    pub(crate) row_ptr: Option<&'a Buffer<u64>>,
+    pub(crate) narrow: Option<&'a Buffer<u32>>,
+    pub(crate) wide: Option<&'a Buffer<u64>>,
     pub(crate) col_idx: &'a Buffer<u32>,
     pub(crate) values: &'a Buffer<T>,
 }

@@ -3,6 +3,7 @@
 mod array;
 mod constants;
 pub(crate) mod cpu;
+mod csr_source;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(not(feature = "cuda"))]
@@ -22,15 +23,17 @@ mod scaling;
 mod scratch;
 mod stream;
 mod vector;
+mod working_memory;
 
 #[doc(hidden)]
 pub use array::DeviceArray;
-pub(crate) use constants::BLOCK;
+pub(crate) use constants::{BLOCK, SCANNED};
 pub use cpu::prepare_threads;
+pub(crate) use csr_source::CsrSource;
 pub use cuda::Gpu;
-#[cfg(all(feature = "cuda", test))]
-pub(crate) use cuda::compiler;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
+#[cfg(all(feature = "cuda", test))]
+pub(crate) use cuda::{compiler, copied_bytes};
 pub use foreign::{DeviceView, ForeignCsr, Offsets};
 #[doc(hidden)]
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
@@ -43,6 +46,7 @@ pub(crate) use scaling::{Out, RowKernel, Scaling};
 pub(crate) use scratch::Scratch;
 pub use stream::{Graph, Stream};
 pub use vector::DeviceVec;
+pub(crate) use working_memory::{SCAN, WorkingMemory};
 
 use crate::Error;
 use crate::error::suggestion;

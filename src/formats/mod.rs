@@ -11,7 +11,6 @@ mod constants;
 pub mod coo;
 mod costs;
 pub mod csr;
-mod csr_source;
 mod device_vectors;
 pub mod dia;
 pub mod ell;
@@ -38,7 +37,6 @@ pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
 #[doc(hidden)]
 pub use costs::{Costs, KernelCosts};
-pub(crate) use csr_source::CsrSource;
 pub(crate) use device_vectors::DeviceVectors;
 pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use plan_text::PlanArgs;
@@ -54,8 +52,8 @@ pub(crate) use work::{
     STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
 };
 
-use crate::analysis::{Analysis, Probes, RowStats, Structure};
-use crate::device::{DeviceSpec, Gpu, Module, Ptr, Queue, Residency, Scaling};
+use crate::analysis::{Analysis, FormatProbes, Probes, RowStats, Sampler, Structure};
+use crate::device::{CsrSource, DeviceSpec, Gpu, Module, Ptr, Queue, Residency, Scaling};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind, memory};
 #[cfg(test)]
@@ -98,10 +96,32 @@ pub(crate) trait Format: 'static {
     }
 
     /// Adds what the format measures of a matrix itself, for its candidates and their work.
-    fn probe<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &mut Probes) {}
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    fn probe(_: Sampler<'_>, _: &RowStats, _: &mut Probes) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Adds what the format measures only with knowledge of the columns and values.
-    fn probe_structured<T: Scalar>(_: CsrView<'_, T>, _: &RowStats, _: &Structure, _: &mut Probes) {
+    ///
+    /// # Errors
+    ///
+    /// As [`probe`](Self::probe).
+    fn probe_structured(
+        _: Sampler<'_>,
+        _: &RowStats,
+        _: &Structure,
+        _: &mut Probes,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Kernel that measures a matrix in the memory of a GPU for the format itself, by module and
+    /// name.
+    fn probe_kernel() -> Option<(Module, String)> {
+        None
     }
 
     /// Candidate plans for a matrix on a kind of device, with thresholds by the costs.
@@ -178,7 +198,6 @@ pub(crate) trait Format: 'static {
     /// is missing here is compiled when it is first used.
     fn kernels<T: Scalar>(
         _: &Self::Plan,
-        _: CsrView<'_, T>,
         _: &Analysis,
         _bytes: u64,
         _: Gpu,
@@ -191,15 +210,13 @@ pub(crate) trait Format: 'static {
         false
     }
 
-    /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it. Both arguments
-    /// are the same matrix.
+    /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
     ///
     /// # Errors
     ///
     /// [`Error::GpuMemory`] and the errors of compiling kernels.
     fn pack_on_device<T: Scalar>(
         _: &Self::Plan,
-        _: CsrView<'_, T>,
         _: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
         Ok(None)
@@ -232,13 +249,13 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Changes to another plan that uses the same arrays of the same matrix `a`. False if there is
+    /// Changes to another plan that uses the same arrays. False if there is
     /// no such plan; nothing is changed then.
     ///
     /// # Errors
     ///
     /// [`Error::HostMemory`].
-    fn change_plan(&mut self, _: &Plan, _: CsrView<'_, T>) -> Result<bool, Error> {
+    fn change_plan(&mut self, _: &Plan) -> Result<bool, Error> {
         Ok(false)
     }
 
@@ -316,7 +333,7 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// As [`HostMatrix::upload`].
-    fn change_plan(&mut self, _: &Plan, _: CsrView<'_, T>) -> Result<bool, Error> {
+    fn change_plan(&mut self, _: &Plan) -> Result<bool, Error> {
         Ok(false)
     }
 
@@ -357,6 +374,26 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 
     /// Share of the arrays that stays in the L2 between SpMVs.
     fn residency(&self) -> Residency;
+}
+
+/// Measures a matrix for every choice.
+pub(crate) fn analyze<T: Scalar>(a: CsrView<'_, T>) -> Analysis {
+    Analysis::with_probes(a, &PROBES)
+}
+
+/// Kernels that measure a matrix in the memory of a GPU.
+pub(crate) fn analysis_kernels<T: Scalar>() -> Vec<(Module, String)> {
+    Analysis::kernels::<T>().into_iter().chain(probe_kernels()).collect()
+}
+
+/// Measures a matrix in the memory of a GPU, with the same result except for the list of row
+/// lengths.
+///
+/// # Errors
+///
+/// Errors of the GPU.
+pub(crate) fn analyze_on_gpu<T: Scalar>(a: &CsrSource<T>) -> Result<Analysis, Error> {
+    Analysis::on_gpu(a, &PROBES)
 }
 
 /// Kinds of device that have plans.

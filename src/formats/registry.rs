@@ -83,14 +83,13 @@ macro_rules! registry {
             /// Kernels that a matrix of `bytes` bytes is expected to need on a GPU.
             pub(crate) fn kernels<T: Scalar>(
                 &self,
-                a: CsrView<'_, T>,
                 analysis: &Analysis,
                 bytes: u64,
                 gpu: Gpu,
             ) -> Vec<(Module, String)> {
                 match self {
                     $(Self::$Format(plan) => {
-                        $module::$Format::kernels(plan, a, analysis, bytes, gpu)
+                        $module::$Format::kernels::<T>(plan, analysis, bytes, gpu)
                     }),+
                 }
             }
@@ -172,11 +171,10 @@ macro_rules! registry {
             /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
             pub(crate) fn pack_on_device<T: Scalar>(
                 &self,
-                a: CsrView<'_, T>,
                 there: &CsrSource<T>,
             ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
                 match self {
-                    $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, a, there)),+
+                    $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, there)),+
                 }
             }
 
@@ -203,15 +201,21 @@ macro_rules! registry {
             Union::new(texts).prop_map(|text| text.parse().unwrap())
         }
 
-        /// Measures a matrix for every choice.
-        pub(crate) fn analyze<T: Scalar>(a: CsrView<'_, T>) -> Analysis {
-            let probe = |rows: &RowStats, probes: &mut Probes| {
-                $($module::$Format::probe(a, rows, probes);)+
-            };
-            let probe_structured = |rows: &RowStats, structure: &Structure, probes: &mut Probes| {
-                $($module::$Format::probe_structured(a, rows, structure, probes);)+
-            };
-            Analysis::with_probes(a, &probe, &probe_structured)
+        /// What the formats measure of a matrix themselves.
+        const PROBES: FormatProbes = FormatProbes {
+            probe: |a, rows, probes| {
+                $($module::$Format::probe(a, rows, probes)?;)+
+                Ok(())
+            },
+            probe_structured: |a, rows, structure, probes| {
+                $($module::$Format::probe_structured(a, rows, structure, probes)?;)+
+                Ok(())
+            },
+        };
+
+        /// Kernels that measure a matrix in the memory of a GPU for the formats themselves.
+        fn probe_kernels() -> impl Iterator<Item = (Module, String)> {
+            [$($module::$Format::probe_kernel()),+].into_iter().flatten()
         }
 
         impl Display for Plan {

@@ -1,8 +1,8 @@
 //! A packed matrix, resident in host memory or in GPU memory.
 
-use super::{CsrSource, DeviceMatrix, HostMatrix, Plan, Scaler, ValueStorage};
-use crate::device::{Device, DeviceVec, Gpu, Queue, Residency, Scaling, Stream};
-use crate::matrix::{CsrMatrix, CsrView};
+use super::{DeviceMatrix, HostMatrix, Plan, Scaler, ValueStorage};
+use crate::device::{CsrSource, Device, DeviceVec, Gpu, Queue, Residency, Scaling, Stream};
+use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 use std::sync::Arc;
 
@@ -30,38 +30,36 @@ impl<T: Scalar> ResidentMatrix<T> {
     }
 
     /// True if a GPU packs such a matrix itself, from CSR in its memory.
-    pub(crate) fn packs_on_device(plan: &Plan, a: CsrView<'_, T>) -> bool {
+    pub(crate) fn packs_on_device(plan: &Plan, nrows: usize, nnz: usize) -> bool {
         /// Sum of rows and entries below which packing on the host takes less time than the
         /// launches on a GPU.
         const FEWEST: usize = 1 << 16;
-        plan.packs_on_device() && a.nrows() + a.nnz() >= FEWEST
+        plan.packs_on_device() && nrows + nnz >= FEWEST
     }
 
-    /// Packs a matrix in GPU memory on that GPU. None if only the host can pack it. `a` is the same
-    /// matrix in host memory.
+    /// Packs a matrix in GPU memory on that GPU. None if only the host can pack it.
     ///
     /// # Errors
     ///
     /// As [`on`](Self::on).
     pub(crate) fn packed_on_device(
         plan: &Plan,
-        a: CsrView<'_, T>,
         there: &CsrSource<T>,
     ) -> Result<Option<Self>, Error> {
-        Ok(plan.pack_on_device(a, there)?.map(|packed| Self::Gpu(there.gpu, packed)))
+        Ok(plan.pack_on_device(there)?.map(|packed| Self::Gpu(there.gpu, packed)))
     }
 
-    /// Changes to another plan that uses the same arrays of the same matrix `a`. False if there is
-    /// no such plan or if the arrays are shared; nothing is changed then.
+    /// Changes to another plan that uses the same arrays. False if there is no such plan or if the
+    /// arrays are shared; nothing is changed then.
     ///
     /// # Errors
     ///
     /// As [`on`](Self::on).
-    pub(crate) fn change_plan(&mut self, plan: &Plan, a: CsrView<'_, T>) -> Result<bool, Error> {
+    pub(crate) fn change_plan(&mut self, plan: &Plan) -> Result<bool, Error> {
         match self {
-            Self::Host(matrix) => matrix.change_plan(plan, a),
+            Self::Host(matrix) => matrix.change_plan(plan),
             Self::Gpu(_, matrix) => {
-                Arc::get_mut(matrix).map_or(Ok(false), |matrix| matrix.change_plan(plan, a))
+                Arc::get_mut(matrix).map_or(Ok(false), |matrix| matrix.change_plan(plan))
             }
         }
     }

@@ -4,12 +4,12 @@ use super::prepare::Prepared;
 use super::transpose::Transposition;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, SHARED};
-use crate::device::Device;
-use crate::formats::{self, CsrSource, Scaler, Updater};
+use crate::device::{CsrSource, Device};
+use crate::formats::{self, Scaler, Updater};
 use crate::matrix::{CsrCow, CsrView};
 use crate::trace::span;
 use crate::tuning::lookup::ProfileSource;
-use crate::tuning::plan_timer::{PackSource, csr_bytes};
+use crate::tuning::plan_timer::PackSource;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
 use once_cell::sync::OnceCell;
@@ -19,6 +19,31 @@ use tracing::field::display;
 
 /// Least ratio of the memory to the copy of a matrix that is made before its plan is chosen.
 const COPY_SHARE: u64 = 4;
+
+/// A matrix to build an operator of.
+pub(super) enum BuildSource<'a, T: Scalar> {
+    /// In host memory, perhaps with a copy in the memory of the GPU.
+    Host(CsrView<'a, T>, Option<CsrSource<T>>),
+    /// In the memory of the GPU.
+    Gpu(CsrSource<T>),
+}
+
+impl<'a, T: Scalar> BuildSource<'a, T> {
+    fn to_pack(&self) -> PackSource<'_, T> {
+        match self {
+            Self::Host(a, there) => PackSource::new(*a, there.as_ref()),
+            Self::Gpu(a) => a.into(),
+        }
+    }
+
+    /// The matrix in host memory. Frees its copy on the GPU.
+    fn into_host(self) -> Result<CsrCow<'a, T>, Error> {
+        match self {
+            Self::Host(a, _) => Ok(a.into()),
+            Self::Gpu(a) => a.into_host().map(CsrCow::from),
+        }
+    }
+}
 
 impl SparseOpBuilder {
     pub(crate) fn build_impl<T: Scalar>(&self, a: CsrView<'_, T>) -> Result<SparseOp<T>, Error> {
@@ -42,9 +67,10 @@ impl SparseOpBuilder {
         self.value_precision.map_or(Ok(a.into()), |precision| T::round(a, precision))
     }
 
-    /// Analyses a matrix, and meanwhile copies a large one to the GPU that packs it. Returns the
-    /// analysis with its time in seconds. Without the copy if there is no GPU, if the plan is not
-    /// packed from it, or if little memory would be left.
+    /// Copies a large matrix to the GPU that packs it, and analyses it there. Returns the analysis
+    /// with its time in seconds. Without the copy if there is no GPU, if the plan is not packed
+    /// from it, or if little memory would be left; the host analyses the matrix then. It also does
+    /// during the copy, if the kernels of the analysis are not compiled yet.
     fn analyzed_and_copied<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
@@ -57,18 +83,25 @@ impl SparseOpBuilder {
         if a.nnz() < SHARED || !packs_there || self.device == Some(Device::Cpu) {
             return (analyze(), None);
         }
+        let Device::Cuda(gpu) = self.device.clone().unwrap_or_else(Device::auto) else {
+            return (analyze(), None);
+        };
         let copy = || {
-            let Device::Cuda(gpu) = self.device.clone().unwrap_or_else(Device::auto) else {
-                return None;
-            };
+            let bytes = PackSource::from(a).csr_bytes();
             let room = gpu.free_memory().ok()?.min(self.memory_limit.unwrap_or(u64::MAX));
-            if csr_bytes(a) as u64 > room / COPY_SHARE {
+            if bytes as u64 > room / COPY_SHARE {
                 return None;
             }
-            let _span = span!(DEBUG, "upload", bytes = csr_bytes(a), device = display(gpu));
+            let _span = span!(DEBUG, "upload", bytes = bytes, device = display(gpu));
             // An error comes again when the matrix is packed.
             CsrSource::upload(a, gpu).ok()
         };
+        if gpu.needs_no_compiler(&formats::analysis_kernels::<T>()) {
+            let there = copy();
+            let (analysis, seconds) =
+                timed(|| there.as_ref().and_then(|there| formats::analyze_on_gpu(there).ok()));
+            return (analysis.map_or_else(analyze, |analysis| (analysis, seconds)), there);
+        }
         std::thread::scope(|scope| {
             let copy = std::thread::Builder::new().spawn_scoped(scope, copy);
             let analyzed = analyze();
@@ -111,7 +144,7 @@ impl SparseOpBuilder {
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let built = self.build_in_memory(&device, a, there, analysis);
+        let built = self.build_in_memory(&device, BuildSource::Host(a, there), analysis);
         let reason = match built {
             Err(error)
                 if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) =>
@@ -136,21 +169,22 @@ impl SparseOpBuilder {
     pub(super) fn build_in_memory<T: Scalar>(
         &self,
         device: &Device,
-        a: CsrView<'_, T>,
-        there: Option<CsrSource<T>>,
+        source: BuildSource<'_, T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
-        let source = PackSource { a, there: there.as_ref() };
-        let failure = match self.build_on(device.clone(), source, analysis) {
+        let failure = match self.build_on(device.clone(), source.to_pack(), analysis) {
             Err(error @ Error::GpuMemory { .. }) => error,
             built => return built,
         };
-        if matches!(self.tuning, Tuning::Fixed(_)) {
-            let Some(copy) = there else { return Err(failure) };
-            drop(copy);
+        let is_fixed = matches!(self.tuning, Tuning::Fixed(_));
+        if is_fixed && matches!(source, BuildSource::Host(_, None)) {
+            return Err(failure);
+        }
+        let a = source.into_host()?;
+        let a = a.view();
+        if is_fixed {
             return self.build_on(device.clone(), a.into(), analysis);
         }
-        drop(there);
         let free = device.memory()?.min(self.memory_limit.unwrap_or(u64::MAX));
         for share in [1, 2, 4, 8] {
             let limit = free / share;
@@ -187,21 +221,22 @@ impl SparseOpBuilder {
         source: PackSource<'_, T>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
-        let a = source.a;
-        let transposition = self.transpose.then(|| Transposition::of(a)).transpose()?;
+        let on_host = || source.on_host();
+        let transposition = self.transpose.then(|| Transposition::of(on_host()?)).transpose()?;
         let settings = match &transposition {
             Some(transposition) => Cow::Owned(transposition.reserve_memory(self)),
             None => Cow::Borrowed(self),
         };
         let Prepared { decision, mut matrix, preparation } =
             settings.prepare(&device, source, analysis)?;
-        let updater = self.updatable.then(|| Updater::new(&decision.plan, &mut matrix, a, false));
+        let plan = &decision.plan;
+        let updater = self.updatable.then(|| Updater::new(plan, &mut matrix, on_host()?, false));
         let op = SparseOp {
-            nrows: a.nrows(),
-            ncols: a.ncols(),
+            nrows: source.nrows(),
+            ncols: source.ncols(),
             device,
             matrix,
-            scaler: Scaler::new(a.nrows()),
+            scaler: Scaler::new(source.nrows()),
             updater: updater.transpose()?,
             updated_by_graphs: false,
             stages: Mutex::default(),

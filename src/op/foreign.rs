@@ -1,9 +1,10 @@
 //! Operators of matrices that are in the memory of a device already.
 
-use super::{SparseOp, SparseOpBuilder};
+use super::build::BuildSource;
+use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
-use crate::device::{ForeignCsr, Stream};
-use crate::formats::CsrSource;
+use crate::device::{CsrSource, Device, ForeignCsr, Stream};
+use crate::formats;
 use crate::trace::span;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
@@ -13,10 +14,11 @@ impl SparseOpBuilder {
     /// for everything enqueued on `stream`; the operator is for the same device. See
     /// [`ForeignCsr::from_raw`] for an example.
     ///
-    /// The arrays are copied to the host a single time, for the analysis and the checks, and
-    /// [`preparation`](SparseOp::preparation) counts that as analysis. CSR and packed SELL are then
-    /// packed by the GPU from the original arrays; for other plans the host packs its copy. The
-    /// operator does not keep the arrays: they may be freed or changed after the call.
+    /// A GPU checks, analyses and packs the arrays where they are; a copy of a sample goes to the
+    /// host. The whole matrix is copied to the host if it is small, if it is updatable or
+    /// transposed, if its values are to be rounded, and if only the host packs the plan: all but
+    /// CSR and packed SELL. [`preparation`](SparseOp::preparation) counts the checks as analysis.
+    /// The operator does not keep the arrays: they may be freed or changed after the call.
     ///
     /// # Errors
     ///
@@ -43,22 +45,52 @@ impl SparseOpBuilder {
             return Err(Error::WrongDevice { what: "matrix", expected, found });
         }
         let _span = span!(DEBUG, "build", device = tracing::field::display(device));
+        let on_device = self.clone().device(device.clone());
+        let (analyzed, seconds) = timed(|| {
+            a.wait_for(stream)?;
+            Ok::<_, Error>(self.analyzed_there(a))
+        });
+        if let Some((there, analysis)) = analyzed? {
+            let source = BuildSource::Gpu(there);
+            let mut op = on_device.build_in_memory(device, source, &analysis)?;
+            op.preparation.analyze = seconds;
+            return Ok(op);
+        }
         let (copied, copy) = timed(|| {
             let _span = span!(DEBUG, "download");
-            let copied = a.to_csr(stream)?;
-            // SAFETY: `a` outlives all uses.
-            let there = unsafe { CsrSource::around(copied.view(), a)? };
-            Ok::<_, Error>((copied, there))
+            a.to_csr(stream)
         });
-        let (copied, there) = copied?;
+        let copied = copied?;
         let rounded = self.rounded(copied.view())?;
-        // Rounded values differ from those in the device arrays.
-        let there = there.filter(|_| rounded.has_values_of(copied.view()));
         Analysis::check_memory(rounded.view())?;
         let (analysis, analyze) = timed(|| Analysis::of(rounded.view()));
-        let on_device = self.clone().device(device.clone());
-        let mut op = on_device.build_in_memory(device, rounded.view(), there, &analysis)?;
+        let source = BuildSource::Host(rounded.view(), None);
+        let mut op = on_device.build_in_memory(device, source, &analysis)?;
         op.preparation.analyze = copy + analyze;
         Ok(op)
     }
+
+    /// Checks and analyses a matrix in GPU memory where it is. `None` if the host has to do that:
+    /// for a plan that only the host packs, for rounded values, for small matrices, which the host
+    /// packs, too, for arrays that are not those of a matrix, and where the GPU fails.
+    fn analyzed_there<T: Scalar>(&self, a: &ForeignCsr<T>) -> Option<(CsrSource<T>, Analysis)> {
+        let packs_there = match &self.tuning {
+            Tuning::Fixed(plan) => plan.packs_on_device(),
+            _ => true,
+        };
+        let (Device::Cuda(gpu), (nrows, _)) = (a.device(), a.shape()) else { return None };
+        if !packs_there || self.value_precision.is_some() || nrows + a.nnz() < SMALL {
+            return None;
+        }
+        gpu.with_kernels(formats::analysis_kernels::<T>(), || {
+            // SAFETY: `a` outlives all uses.
+            let there = unsafe { CsrSource::around(a) }.ok()??;
+            let analysis = formats::analyze_on_gpu(&there).ok()?;
+            Some((there, analysis))
+        })
+    }
 }
+
+/// Sum of rows and entries below which the host analyses a matrix in less time than the launches
+/// on a GPU take.
+const SMALL: usize = 1 << 16;

@@ -4,8 +4,7 @@
 use super::{SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, Fingerprint};
 use crate::device::{Device, DeviceSpec, Gpu, Module};
-use crate::formats::{Plan, ResidentMatrix, csr};
-use crate::matrix::CsrView;
+use crate::formats::{self, Plan, ResidentMatrix, csr};
 use crate::trace::span;
 use crate::tuning::caches::CacheState;
 use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortlist};
@@ -13,7 +12,7 @@ use crate::tuning::check::{self, Checked};
 use crate::tuning::decision::{Basis, Candidate, Decision, Request};
 use crate::tuning::explain::Preparation;
 use crate::tuning::lookup;
-use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready, csr_bytes};
+use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
 use crate::tuning::select;
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
@@ -43,11 +42,12 @@ impl SparseOpBuilder {
         source: PackSource<'_, T>,
         analysis: &Analysis,
     ) -> Result<Prepared<T>, Error> {
-        let (spec, a) = (device.spec(), source.a);
+        let spec = device.spec();
         let (decided, select) = timed(|| {
-            let span = span!(DEBUG, "select", rows = a.nrows(), nnz = a.nnz(); plan, candidates);
+            let span =
+                span!(DEBUG, "select", rows = source.nrows(), nnz = source.nnz(); plan, candidates);
             let mut decision = self.decide_on(device, analysis, T::KIND)?;
-            let entry = self.store_entry(a, analysis, &spec, &mut decision);
+            let entry = self.store_entry(source, analysis, &spec, &mut decision)?;
             if let Some(entry) = &entry {
                 entry.load(&mut decision, analysis, &spec);
             }
@@ -59,7 +59,7 @@ impl SparseOpBuilder {
         let Device::Cuda(gpu) = device else {
             return self.packed(device, source, analysis, (decision, entry, select));
         };
-        let kernels = self.expected_kernels(&decision, a, analysis, *gpu);
+        let kernels = self.expected_kernels(&decision, source, analysis, *gpu);
         gpu.with_kernels(kernels, || {
             self.packed(device, source, analysis, (decision, entry, select))
         })
@@ -69,7 +69,7 @@ impl SparseOpBuilder {
     fn expected_kernels<T: Scalar>(
         &self,
         decision: &Decision,
-        a: CsrView<'_, T>,
+        source: PackSource<'_, T>,
         analysis: &Analysis,
         gpu: Gpu,
     ) -> Vec<(Module, String)> {
@@ -86,11 +86,13 @@ impl SparseOpBuilder {
         }
         let bytes = |plan: &Plan| {
             let same = decision.candidates.iter().find(|c| c.plan == *plan);
-            same.map_or_else(|| csr_bytes(a) as u64, |c| c.work.matrix_bytes)
+            same.map_or_else(|| source.csr_bytes() as u64, |c| c.work.matrix_bytes)
         };
-        let kernels = |plan: &&Plan| plan.kernels(a, analysis, bytes(plan), gpu);
+        let kernels = |plan: &&Plan| plan.kernels::<T>(analysis, bytes(plan), gpu);
         let mut all: Vec<_> = plans.iter().flat_map(kernels).collect();
         all.extend(is_checked.then(|| ("gate".into(), "gate_wait".to_owned())));
+        // For the next matrix, if the host has analysed this one.
+        all.extend(source.there.into_iter().flat_map(|_| formats::analysis_kernels::<T>()));
         all.sort_by_cached_key(|(module, name)| (module.to_string(), name.clone()));
         all.dedup();
         all
@@ -159,23 +161,23 @@ impl SparseOpBuilder {
     /// Store entry of the decision. None if decisions are not stored.
     fn store_entry<T: Scalar>(
         &self,
-        a: CsrView<'_, T>,
+        source: PackSource<'_, T>,
         analysis: &Analysis,
         spec: &DeviceSpec,
         decision: &mut Decision,
-    ) -> Option<StoreEntry> {
+    ) -> Result<Option<StoreEntry>, Error> {
         if !self.remember || decision.fixed {
-            return None;
+            return Ok(None);
         }
         let Some(store) = Store::of_user() else {
             decision.store =
                 Some(format!("there is no folder for stored decisions; set {STORE_VARIABLE}"));
-            return None;
+            return Ok(None);
         };
-        let (structure, cold) = (Fingerprint::of(a), self.calibration.cold);
+        let (structure, cold) = (Fingerprint::of(source.on_host()?), self.calibration.cold);
         let key =
             DecisionKey::new(structure, analysis, spec, &decision.request, self.memory_limit, cold);
-        Some(StoreEntry { store, key })
+        Ok(Some(StoreEntry { store, key }))
     }
 
     /// True if a timing run is expected to pay, or is requested without a number of products.
@@ -205,7 +207,7 @@ impl SparseOpBuilder {
         decision: &mut Decision,
     ) -> Result<Option<Ready<ResidentMatrix<T>>>, Error> {
         let Request { memory_limit, expected_calls, deterministic, .. } = decision.request;
-        let limit = check::products(decision, source.a.nnz() as u64);
+        let limit = check::products(decision, source.nnz() as u64);
         let in_pool = *device == Device::Cpu && rayon::current_thread_index().is_some();
         if deterministic || limit == 0 || in_pool {
             return Ok(None);
@@ -216,7 +218,7 @@ impl SparseOpBuilder {
         if csr.saturating_add(predicted) > memory {
             return Ok(None);
         }
-        let span = span!(DEBUG, "check", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
+        let span = span!(DEBUG, "check", rows = source.nrows(), nnz = source.nnz(); plan);
         let (clock, spec) = (WallClock::start(), device.spec());
         let budget = check::Budget { products: limit, calls: expected_calls, memory };
         let checked = DevicePlanTimer::new(source, device, CacheState::Warm)
@@ -237,7 +239,7 @@ impl SparseOpBuilder {
         decision: &mut Decision,
     ) -> Result<Ready<ResidentMatrix<T>>, Error> {
         let (settings, spec) = (&self.calibration, device.spec());
-        let span = span!(DEBUG, "calibrate", rows = source.a.nrows(), nnz = source.a.nnz(); plan);
+        let span = span!(DEBUG, "calibrate", rows = source.nrows(), nnz = source.nnz(); plan);
         let clock = WallClock::start();
         let timer = DevicePlanTimer::new(source, device, settings.cache())?;
         let Request { memory_limit, expected_calls, .. } = decision.request;

@@ -9,7 +9,7 @@ use crate::matrix::{CsrMatrix, gallery};
 use crate::{DeviceVec, Precision, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 
 /// Arrays of a matrix in the memory of a device, as another library provides them.
-struct Arrays {
+pub(super) struct Arrays {
     row_ptr: DeviceArray,
     narrow: DeviceArray,
     col_idx: DeviceArray,
@@ -17,7 +17,7 @@ struct Arrays {
 }
 
 impl Arrays {
-    fn of<T: Scalar>(device: &Device, a: &CsrMatrix<T>) -> Self {
+    pub(super) fn of<T: Scalar>(device: &Device, a: &CsrMatrix<T>) -> Self {
         let narrow: Vec<i32> = a.row_ptr().iter().map(|&offset| offset as i32).collect();
         let col_idx: Vec<i32> = a.col_idx().iter().map(|&col| col as i32).collect();
         Self {
@@ -29,7 +29,7 @@ impl Arrays {
     }
 
     /// Builds an operator from the arrays.
-    fn build<T: Scalar>(
+    pub(super) fn build<T: Scalar>(
         &self,
         builder: &SparseOpBuilder,
         stream: &Stream,
@@ -107,6 +107,71 @@ fn arrays_of_a_gpu_are_packed_where_they_lie() {
         assert_eq!(op.to_csr().unwrap(), a);
         let copied = builder.clone().device(device.clone()).build(&a).unwrap();
         assert_eq!(op.memory_bytes(), copied.memory_bytes());
+    }
+}
+
+/// Only samples come to the host for plans that a GPU packs.
+#[cfg(feature = "cuda")]
+#[test]
+fn columns_and_values_of_a_gpu_stay_there() {
+    use crate::device::copied_bytes;
+    let Some(device) = gpu() else { return };
+    for spec in ["poisson3d,n=90", "rmat,scale=18"] {
+        let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+        let (arrays, stream) = (Arrays::of(device, &a), Stream::new(device).unwrap());
+        let fixed = ["csr(balanced)", "csr(vector:8)", "psell(sigma:1,group:4)"];
+        let fixed = fixed.map(|plan| Tuning::Fixed(plan.parse().unwrap()));
+        for tuning in fixed.into_iter().chain([Tuning::Predict, Tuning::Check]) {
+            let builder = SparseOpBuilder::new().tuning(tuning.clone());
+            let before = copied_bytes();
+            let op = arrays.build(&builder, &stream, &a, false);
+            let copied = copied_bytes() - before;
+            eprintln!("{spec}, {tuning:?}, {}: {} kB come back", op.plan(), copied / 1000);
+            if op.plan().packs_on_device() {
+                let columns = size_of_val(a.col_idx()) as u64;
+                assert!(copied < columns / 3, "{spec}, {tuning:?}: {copied} of {columns} bytes");
+            }
+        }
+    }
+}
+
+/// What is no matrix is refused with the error of the host.
+#[test]
+fn arrays_that_are_no_matrix_are_refused_alike() {
+    let Some(device) = gpu() else { return };
+    let a = "poisson2d,n=200".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let (nrows, nnz) = (a.nrows(), a.nnz());
+    let stream = Stream::new(device).unwrap();
+    type Change = fn(&mut [usize], &mut [u32]);
+    let changes: [Change; 6] = [
+        |rows, _| rows[0] = 1,
+        |rows, _| rows[777] = rows[778] + 1,
+        |rows, _| *rows.last_mut().unwrap() += 1,
+        |rows, _| *rows.last_mut().unwrap() -= 1,
+        |_, cols| cols[4321] = 40_000,
+        |_, cols| *cols.last_mut().unwrap() = u32::MAX,
+    ];
+    for change in changes {
+        let (mut row_ptr, mut col_idx) = (a.row_ptr().to_vec(), a.col_idx().to_vec());
+        change(&mut row_ptr, &mut col_idx);
+        let narrow: Vec<u32> = row_ptr.iter().map(|&offset| offset as u32).collect();
+        let expected =
+            CsrMatrix::try_new(nrows, nrows, row_ptr.clone(), col_idx.clone(), a.values().to_vec())
+                .unwrap_err();
+        let wide = DeviceArray::from_slice(device, &row_ptr).unwrap();
+        let narrow = DeviceArray::from_slice(device, &narrow).unwrap();
+        let col_idx = DeviceArray::from_slice(device, &col_idx).unwrap();
+        let values = DeviceArray::from_slice(device, a.values()).unwrap();
+        for offsets in [Offsets::Bits64(wide.address()), Offsets::Bits32(narrow.address())] {
+            let (cols, values) = (col_idx.address(), values.address());
+            // SAFETY: the arrays have these lengths, and live until the operator is refused.
+            let foreign = unsafe {
+                ForeignCsr::<f64>::from_raw(device, (nrows, nrows), nnz, offsets, cols, values)
+            };
+            let refused =
+                SparseOpBuilder::new().build_from_device(&stream, &foreign.unwrap()).unwrap_err();
+            assert_eq!(refused.to_string(), expected.to_string());
+        }
     }
 }
 

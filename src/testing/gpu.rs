@@ -4,8 +4,8 @@ use super::conformance::{fits, product, scattered};
 use super::devices::gpu;
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
-use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{CsrSource, FormatKind, Plan, ResidentMatrix, Updater};
+use crate::device::{CsrSource, Device, DeviceVec, Stream};
+use crate::formats::{FormatKind, Plan, ResidentMatrix, Updater};
 use crate::matrix::{CsrMatrix, gallery};
 use crate::tuning::caches::CacheState;
 use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
@@ -49,7 +49,7 @@ fn expected_kernels_are_those_that_are_loaded() {
         let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
         let analysis = Analysis::of(a.view());
         let bytes = plan.work(&analysis, f64::KIND).matrix_bytes;
-        let kernels = plan.kernels(a.view(), &analysis, bytes, *gpu);
+        let kernels = plan.kernels::<f64>(&analysis, bytes, *gpu);
         assert!(kernels.len() > 1, "{plan}");
         operator(&Device::Cuda(*gpu), &plan, &a);
         // Offsets are made narrow on the GPU only if the matrix is copied before the choice.
@@ -256,7 +256,10 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
         };
         let packed = |plan: &Plan| plan.format() == FormatKind::Psell && !narrow(&plan.to_string());
         for plan in plans(&a).into_iter().filter(packed) {
-            assert!(ResidentMatrix::packs_on_device(&plan, a.view()), "{plan} on {spec}");
+            assert!(
+                ResidentMatrix::<f64>::packs_on_device(&plan, a.nrows(), a.nnz()),
+                "{plan} on {spec}"
+            );
             let there = Ready::pack(&plan, a.view(), device).unwrap().matrix;
             assert_eq!(there.unpack().unwrap(), a, "{plan} on {spec}");
             let here = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
@@ -269,7 +272,7 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
 }
 
 /// Seconds of a product of the best plan of CSR.
-fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
+pub(super) fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
     let seconds = |plan: &str| {
         let ready = timer.pack(&plan.parse().unwrap()).unwrap();
         (0..5)
@@ -311,7 +314,7 @@ fn packing_on_the_gpu_takes_few_products() {
             let once = || {
                 let start = std::time::Instant::now();
                 assert!(
-                    ResidentMatrix::packed_on_device(&plan, a.view(), &there).unwrap().is_some(),
+                    ResidentMatrix::packed_on_device(&plan, &there).unwrap().is_some(),
                     "{text} on {class}"
                 );
                 start.elapsed().as_secs_f64()
@@ -407,7 +410,7 @@ fn updating_values_takes_few_products_in_f64() {
 }
 
 /// Environment variable that enables tests with tens of gigabytes of host and device memory.
-const LARGE_VARIABLE: &str = "SPARSEOP_TEST_LARGE";
+pub(super) const LARGE_VARIABLE: &str = "SPARSEOP_TEST_LARGE";
 
 #[test]
 fn more_than_two_billion_slots() {

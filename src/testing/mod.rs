@@ -8,6 +8,7 @@ mod changes;
 #[path = "../../testkit/src/chapter.rs"]
 pub(crate) mod chapter;
 mod conformance;
+mod device_analysis;
 #[allow(unreachable_pub)]
 #[path = "../../testkit/src/devices.rs"]
 mod devices;

@@ -2,8 +2,8 @@
 
 use super::caches::{CacheState, Caches};
 use super::stopwatch::timed;
-use crate::device::{Device, DeviceVec, Gpu, Stream};
-use crate::formats::{CsrSource, Plan, ResidentMatrix};
+use crate::device::{CsrSource, Device, DeviceVec, Gpu, Stream};
+use crate::formats::{Plan, ResidentMatrix};
 use crate::matrix::CsrView;
 use crate::memory::filled;
 use crate::trace::{Entered, span};
@@ -43,15 +43,88 @@ pub(crate) trait PlanTimer {
 /// A matrix to pack.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PackSource<'a, T: Scalar> {
-    /// The matrix in host memory.
-    pub(crate) a: CsrView<'a, T>,
-    /// Copy of the matrix in the memory of the target GPU, if present.
+    place: Place<'a, T>,
+    /// The matrix in the memory of the target GPU, if present.
     pub(crate) there: Option<&'a CsrSource<T>>,
+}
+
+/// Place of a matrix.
+#[derive(Debug, Clone, Copy)]
+enum Place<'a, T: Scalar> {
+    /// In host memory.
+    Host(CsrView<'a, T>),
+    /// In the memory of the target GPU; copied to the host when that is needed.
+    Gpu(&'a CsrSource<T>),
+}
+
+impl<'a, T: Scalar> PackSource<'a, T> {
+    /// A matrix in host memory, and its copy in the memory of the target GPU.
+    pub(crate) fn new(a: CsrView<'a, T>, there: Option<&'a CsrSource<T>>) -> Self {
+        Self { place: Place::Host(a), there }
+    }
+
+    /// The matrix in host memory.
+    ///
+    /// # Errors
+    ///
+    /// Errors of copying it from the GPU.
+    pub(crate) fn on_host(self) -> Result<CsrView<'a, T>, Error> {
+        match self.place {
+            Place::Host(a) => Ok(a),
+            Place::Gpu(a) => a.on_host(),
+        }
+    }
+
+    /// Number of rows.
+    pub(crate) fn nrows(self) -> usize {
+        match self.place {
+            Place::Host(a) => a.nrows(),
+            Place::Gpu(a) => a.nrows,
+        }
+    }
+
+    /// Number of columns.
+    pub(crate) fn ncols(self) -> usize {
+        match self.place {
+            Place::Host(a) => a.ncols(),
+            Place::Gpu(a) => a.ncols,
+        }
+    }
+
+    /// Number of entries.
+    pub(crate) fn nnz(self) -> usize {
+        match self.place {
+            Place::Host(a) => a.nnz(),
+            Place::Gpu(a) => a.nnz(),
+        }
+    }
+
+    /// Bytes of the matrix in CSR.
+    pub(crate) fn csr_bytes(self) -> usize {
+        let entry = size_of::<u32>() + size_of::<T>();
+        (self.nrows() + 1) * size_of::<usize>() + self.nnz() * entry
+    }
+
+    /// True if a GPU packs it itself under a plan, from CSR in its memory.
+    fn packs_on_device(self, plan: &Plan) -> bool {
+        ResidentMatrix::<T>::packs_on_device(plan, self.nrows(), self.nnz())
+    }
+
+    /// Trace span of packing. The size in bytes is recorded when it is known.
+    fn pack_span(self, plan: &Plan) -> Entered {
+        span!(DEBUG, "pack", plan = display(plan), rows = self.nrows(), nnz = self.nnz(); bytes)
+    }
 }
 
 impl<'a, T: Scalar> From<CsrView<'a, T>> for PackSource<'a, T> {
     fn from(a: CsrView<'a, T>) -> Self {
-        Self { a, there: None }
+        Self::new(a, None)
+    }
+}
+
+impl<'a, T: Scalar> From<&'a CsrSource<T>> for PackSource<'a, T> {
+    fn from(a: &'a CsrSource<T>) -> Self {
+        Self { place: Place::Gpu(a), there: Some(a) }
     }
 }
 
@@ -82,9 +155,9 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
         if let Some(ready) = Self::packed_on_device(plan, source, device)? {
             return Ok(ready);
         }
-        let a = source.a;
         let (packed, pack) = timed(|| {
-            let span = pack_span(plan, a);
+            let a = source.on_host()?;
+            let span = source.pack_span(plan);
             let packed = plan.pack(a)?;
             span.record("bytes", packed.matrix_bytes());
             Ok::<_, Error>(packed)
@@ -109,22 +182,22 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
         device: &Device,
     ) -> Result<Option<Self>, Error> {
         let Device::Cuda(gpu) = device else { return Ok(None) };
-        let PackSource { a, there } = source;
-        if !ResidentMatrix::packs_on_device(plan, a) {
+        if !source.packs_on_device(plan) {
             return Ok(None);
         }
-        let (csr, upload) = match there {
+        let (csr, upload) = match source.there {
             Some(_) => (Ok(None), 0.0),
             None => timed(|| {
-                let _span = span!(DEBUG, "upload", bytes = csr_bytes(a), device = display(device));
-                CsrSource::upload(a, *gpu).map(Some)
+                let bytes = source.csr_bytes();
+                let _span = span!(DEBUG, "upload", bytes = bytes, device = display(device));
+                CsrSource::upload(source.on_host()?, *gpu).map(Some)
             }),
         };
         let (packed, pack) = timed(|| {
             let csr = csr?;
-            let Some(csr) = csr.as_ref().or(there) else { return Ok(None) };
-            let span = pack_span(plan, a);
-            let packed = ResidentMatrix::packed_on_device(plan, a, csr)?;
+            let Some(csr) = csr.as_ref().or(source.there) else { return Ok(None) };
+            let span = source.pack_span(plan);
+            let packed = ResidentMatrix::packed_on_device(plan, csr)?;
             packed.iter().for_each(|packed| span.record("bytes", packed.bytes()));
             Ok(packed)
         });
@@ -134,16 +207,6 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Bytes copied for a matrix in CSR.
-pub(crate) fn csr_bytes<T: Scalar>(a: CsrView<'_, T>) -> usize {
-    size_of_val(a.row_ptr()) + size_of_val(a.col_idx()) + size_of_val(a.values())
-}
-
-/// Trace span of packing. The size in bytes is recorded when it is known.
-fn pack_span<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Entered {
-    span!(DEBUG, "pack", plan = display(plan), rows = a.nrows(), nnz = a.nnz(); bytes)
 }
 
 /// Products of one matrix under any plan on a device, with warm caches: the timing runs of offline
@@ -223,8 +286,8 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
         let source: PackSource<'_, T> = source.into();
         let x = match device {
             // A page that was never written is the same for all addresses, and always cached.
-            Device::Cpu => DeviceVec::from_slice(device, &filled(source.a.ncols(), T::ONE)?)?,
-            Device::Cuda(_) => DeviceVec::zeros(device, source.a.ncols())?,
+            Device::Cpu => DeviceVec::from_slice(device, &filled(source.ncols(), T::ONE)?)?,
+            Device::Cuda(_) => DeviceVec::zeros(device, source.ncols())?,
         };
         Ok(Self {
             source,
@@ -232,7 +295,7 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
             device,
             caches: Caches::new(&Stream::new(device)?, cache)?,
             x,
-            y: RefCell::new(DeviceVec::zeros(device, source.a.nrows())?),
+            y: RefCell::new(DeviceVec::zeros(device, source.nrows())?),
         })
     }
 
@@ -242,7 +305,7 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
     ///
     /// [`Error::Gpu`].
     fn copied(&self, gpu: Gpu) -> Result<Option<&(CsrSource<T>, f64)>, Error> {
-        let copy = || match timed(|| CsrSource::upload(self.source.a, gpu)) {
+        let copy = || match timed(|| CsrSource::upload(self.source.on_host()?, gpu)) {
             (Ok(copied), seconds) => Ok(Some((copied, seconds))),
             (Err(Error::GpuMemory { .. }), _) => Ok(None),
             (Err(error), _) => Err(error),
@@ -261,9 +324,7 @@ impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
     fn pack(&self, plan: &Plan) -> Result<Ready<ResidentMatrix<T>>, Error> {
         let source = self.source;
         let copied = match self.device {
-            Device::Cuda(gpu)
-                if source.there.is_none() && ResidentMatrix::packs_on_device(plan, source.a) =>
-            {
+            Device::Cuda(gpu) if source.there.is_none() && source.packs_on_device(plan) => {
                 self.copied(*gpu)?
             }
             _ => None,
@@ -276,7 +337,7 @@ impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
     }
 
     fn change(&self, matrix: &mut ResidentMatrix<T>, plan: &Plan) -> Result<bool, Error> {
-        matrix.change_plan(plan, self.source.a)
+        matrix.change_plan(plan)
     }
 
     fn products(

@@ -223,6 +223,8 @@ impl<T: Copy> Buffer<T> {
     /// Copies everything out, after everything enqueued on `queue`, and waits.
     pub(crate) fn read(&self, queue: &Queue, data: &mut [T]) -> Result<(), Error> {
         assert_eq!(data.len(), self.len, "as many elements as the buffer has");
+        #[cfg(test)]
+        count_copied(self.bytes());
         // SAFETY: as above.
         unsafe { queue.copy_out(data, self.ptr())? };
         queue.synchronize()
@@ -231,6 +233,8 @@ impl<T: Copy> Buffer<T> {
     /// Copies everything to host memory, after everything enqueued on the default queue of the GPU.
     pub(crate) fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut data: Vec<T> = memory::reserved(self.len)?;
+        #[cfg(test)]
+        count_copied(self.bytes());
         let (queue, bytes) = (self.gpu.queue(), self.len * size_of::<T>());
         // SAFETY: the vector has the capacity, and the copy fills all of it before the length is
         // set; `T` is plain data that was copied in or zeroed.
@@ -244,6 +248,23 @@ impl<T: Copy> Buffer<T> {
         }
         Ok(data)
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes that this thread has copied from buffers of GPUs.
+    static COPIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+fn count_copied(bytes: u64) {
+    COPIED.set(COPIED.get() + bytes);
+}
+
+/// Bytes that this thread has copied from buffers of GPUs so far.
+#[cfg(test)]
+pub(crate) fn copied_bytes() -> u64 {
+    COPIED.get()
 }
 
 /// Guard during which this thread may allocate and load kernels, even if another capture in the

@@ -21,6 +21,8 @@ mod staging;
 mod target;
 
 pub(crate) use graph::Recording;
+#[cfg(test)]
+pub(crate) use memory::copied_bytes;
 pub(crate) use memory::{Buffer, Pinned};
 pub(crate) use queue::Queue;
 
@@ -304,6 +306,14 @@ impl Gpu {
                 let _ = thread::Builder::new().spawn_scoped(scope, compile);
             }
             work()
+        })
+    }
+
+    /// True if none of `kernels` has to be compiled.
+    pub(crate) fn needs_no_compiler(&self, kernels: &[(Module, String)]) -> bool {
+        kernels.iter().all(|(module, name)| {
+            self.loaded(*module, name).is_some()
+                || !compiler::is_to_be_compiled(self.0.capability, *module, name)
         })
     }
 

@@ -20,8 +20,11 @@ const PIECE: usize = 1 << 19;
 /// Largest number of threads that fill buffers.
 const THREADS: usize = 8;
 
-/// Least number of bytes of a copy that is staged, and bytes for each thread.
+/// Least number of bytes of a copy to the GPU that is staged, and bytes for each thread.
 const LEAST: usize = 1 << 21;
+
+/// Least number of bytes of a copy from the GPU that is staged.
+const LEAST_OUT: usize = 1 << 16;
 
 /// Page-locked buffers of a GPU, allocated when they are first used.
 #[derive(Default)]
@@ -51,7 +54,7 @@ impl StagingThreads {
         from: &[Byte],
     ) -> Result<bool, Error> {
         let next = AtomicUsize::new(0);
-        self.shared(from.len(), |buffers| {
+        self.shared(from.len(), LEAST, |buffers| {
             for turn in 0.. {
                 let start = next.fetch_add(PIECE, Relaxed);
                 let Some(rest) = from.get(start..).filter(|rest| !rest.is_empty()) else { break };
@@ -77,7 +80,7 @@ impl StagingThreads {
     ) -> Result<bool, Error> {
         let len = to.len();
         let parts = Mutex::new(to.chunks_mut(PIECE).enumerate());
-        self.shared(len, |buffers| {
+        self.shared(len, LEAST_OUT, |buffers| {
             // A buffer is emptied while the other one is filled.
             let mut filled: Option<&mut [Byte]> = None;
             for turn in 0.. {
@@ -96,13 +99,14 @@ impl StagingThreads {
     }
 
     /// Calls `work` on some threads, each with two buffers, for a copy of `len` bytes. False
-    /// without a call if the copy is short, or if another thread uses the buffers.
+    /// without a call if they are fewer than `least`, or if another thread uses the buffers.
     fn shared(
         &self,
         len: usize,
+        least: usize,
         work: impl Fn(&mut [StagingBuffer; 2]) -> Result<(), Error> + Sync,
     ) -> Result<bool, Error> {
-        if len < LEAST {
+        if len < least {
             return Ok(false);
         }
         let threads = match self.0.try_lock() {

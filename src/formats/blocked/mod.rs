@@ -56,7 +56,7 @@ use super::{
     Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work, megabytes,
     vector_bytes,
 };
-use crate::analysis::{Analysis, Probes, RowStats, Structure};
+use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
 use crate::device::Gpu;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{filled, try_copied, try_zeroed};
@@ -100,15 +100,16 @@ impl Format for Blocked {
         BlockedPlan::parse(args)
     }
 
-    fn probe_structured<T: Scalar>(
-        a: CsrView<'_, T>,
+    fn probe_structured(
+        a: Sampler<'_>,
         rows: &RowStats,
         structure: &Structure,
         probes: &mut Probes,
-    ) {
-        if let Some(blocking) = Blocking::new(a.columns(), rows, structure) {
+    ) -> Result<(), Error> {
+        if let Some(blocking) = Blocking::new(a, rows, structure)? {
             probes.add(blocking);
         }
+        Ok(())
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<BlockedPlan> {

@@ -1,6 +1,9 @@
 //! Panels: rows that reuse the part of `x` they share.
 
+use crate::Error;
+use crate::analysis::Sampler;
 use crate::matrix::CsrColumns;
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Alignment of a window's first column, in columns, so that a window is loaded by 16 bytes.
@@ -27,20 +30,20 @@ impl Panel {
     /// Returns the panel that begins with row `first`, in windows of at most `widest` columns, a
     /// multiple of 8.
     pub(super) fn at(rows: &PanelRows<'_>, first: usize, widest: u32) -> Self {
-        let row_ptr = rows.a.row_ptr();
+        let (nrows, begin) = (rows.nrows, rows.begin(first));
         let (mut min, mut max) = (u32::MAX, 0);
         let (mut end, mut windows) = (first, 0);
-        while end < rows.a.nrows() {
+        while end < nrows {
             let (least, most) = rows.reach(end);
             let (least, most) = (least.min(min), most.max(max));
             let (entries, reach) =
-                ((row_ptr[end] - row_ptr[first]) as u64, span(min, max).max(widest.into()));
+                ((rows.begin(end) - begin) as u64, span(min, max).max(widest.into()));
             let needed = span(least, most).div_ceil(widest.into());
             if entries >= DENSITY.1 * reach || (entries >= DENSITY.0 * reach && needed > windows) {
                 break;
             }
             (min, max, windows) = (least, most, needed);
-            end += rows.step(end - first).min(rows.a.nrows() - end);
+            end += rows.step(end - first).min(nrows - end);
         }
         let width = span(min, max).div_ceil(windows.max(1)).next_multiple_of(ALIGN.into());
         let first_col = min.min(max) / ALIGN * ALIGN;
@@ -73,32 +76,83 @@ fn span(min: u32, max: u32) -> u64 {
 
 /// Rows of a matrix, as input for building panels.
 pub(super) struct PanelRows<'a> {
-    a: CsrColumns<'a>,
-    sorted: bool,
+    nrows: usize,
+    nnz: usize,
+    rows: Rows<'a>,
     /// Sampling distance in rows: one row in `sampling` is examined; `usize::MAX` examines every
     /// row.
     sampling: usize,
 }
 
+/// Beginnings of rows, and the columns that they reach.
+enum Rows<'a> {
+    /// Of any row, with sorted columns.
+    Sorted(CsrColumns<'a>),
+    /// Of any row.
+    Any(CsrColumns<'a>),
+    /// Of examined rows: their beginning, their least and their largest column.
+    Examined(HashMap<usize, (usize, [u32; 2])>),
+}
+
 impl<'a> PanelRows<'a> {
     /// Exact panels of a matrix whose column indices do not decrease within a row.
     pub(super) fn sorted(a: CsrColumns<'a>) -> Self {
-        Self { a, sorted: true, sampling: usize::MAX }
+        Self { nrows: a.nrows(), nnz: a.nnz(), rows: Rows::Sorted(a), sampling: usize::MAX }
     }
 
-    /// Approximate panels, of which one row in `sampling` is examined.
-    pub(super) fn sampled(a: CsrColumns<'a>, sampling: usize) -> Self {
-        Self { a, sorted: false, sampling }
+    /// Approximate panels that begin with the rows `firsts`, of which one row in `sampling` is
+    /// examined.
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn sampled(
+        a: Sampler<'a>,
+        sampling: usize,
+        firsts: impl Iterator<Item = usize>,
+    ) -> Result<Self, Error> {
+        let (nrows, nnz) = (a.nrows(), a.nnz());
+        let mut own = Self { nrows, nnz, rows: Rows::Examined(HashMap::new()), sampling };
+        own.rows = match a {
+            Sampler::Host(a) => Rows::Any(a),
+            Sampler::Gpu(gpu) => {
+                let own = &own;
+                let from = |first| {
+                    let next = move |row: &usize| Some(row + own.step(row - first));
+                    std::iter::successors(Some(first), next).take_while(|&row| row < nrows)
+                };
+                // Row numbers have 32 bits.
+                let rows: Vec<u32> = firsts.flat_map(from).map(|row| row as u32).collect();
+                let begins = rows.iter().map(|&row| row as usize..row as usize + 1).collect();
+                let (spans, begins) = (gpu.spans(&rows)?, a.offsets(begins)?);
+                let row = |i: usize| (rows[i] as usize, (begins.get(i)[0], spans[i]));
+                Rows::Examined((0..rows.len()).map(row).collect())
+            }
+        };
+        Ok(own)
+    }
+
+    /// Entries before a row, which is examined or behind the last one.
+    pub(super) fn begin(&self, row: usize) -> usize {
+        match &self.rows {
+            _ if row == self.nrows => self.nnz,
+            Rows::Sorted(a) | Rows::Any(a) => a.row_ptr()[row],
+            Rows::Examined(rows) => rows[&row].0,
+        }
     }
 
     /// Returns the least and the largest column of a row, or `(u32::MAX, 0)` for an empty row.
     fn reach(&self, row: usize) -> (u32, u32) {
-        match self.a.row(row) {
-            [] => (u32::MAX, 0),
-            cols if self.sorted => (cols[0], cols[cols.len() - 1]),
-            cols => {
-                cols.iter().fold((u32::MAX, 0), |(min, max), &col| (min.min(col), max.max(col)))
+        match &self.rows {
+            Rows::Sorted(a) => match a.row(row) {
+                [] => (u32::MAX, 0),
+                cols => (cols[0], cols[cols.len() - 1]),
+            },
+            Rows::Any(a) => {
+                let columns = a.row(row).iter();
+                columns.fold((u32::MAX, 0), |(min, max), &col| (min.min(col), max.max(col)))
             }
+            Rows::Examined(rows) => rows[&row].1.into(),
         }
     }
 

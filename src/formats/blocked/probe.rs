@@ -1,9 +1,14 @@
 //! Gain of cache blocking: estimated from a sample of the panels, without packing.
 
 use super::panel::{Panel, PanelRows};
-use crate::analysis::{Analysis, RowStats, Structure, ratio};
-use crate::matrix::CsrColumns;
-use crate::parallel;
+use crate::analysis::{Analysis, RowStats, Sample, Sampler, Structure, ratio};
+use crate::{Error, parallel};
+
+/// Panels sampled.
+const PANELS: usize = 8;
+
+/// Rows of a panel whose column span is sampled.
+const REACHES: usize = 64;
 
 /// Estimated work with `x` in blocks, for a matrix whose gathers miss the cache. Estimated from a
 /// sample of its panels and entries.
@@ -50,20 +55,32 @@ impl Blocking {
 
     /// Measures `a`. None if it has too few entries or hardly any of its gathers miss, because
     /// nothing reads the estimate in that case.
-    pub(super) fn new(a: CsrColumns<'_>, rows: &RowStats, structure: &Structure) -> Option<Self> {
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn new(
+        a: Sampler<'_>,
+        rows: &RowStats,
+        structure: &Structure,
+    ) -> Result<Option<Self>, Error> {
         let missing = 1.0 - structure.reuse.share_within(Self::NEAR);
         if rows.nnz < Self::LEAST || missing < Self::MISSING {
-            return None;
+            return Ok(None);
         }
+        let rows = PanelRows::sampled(a, REACHES, (0..PANELS).map(|i| first_row(a.nrows(), i)))?;
+        let [wide, narrow] = Self::COLUMNS.map(|columns| PanelSample::of(a, &rows, columns));
+        let (panels, entries, ncols) = ([wide?, narrow?], EntrySample::of(a)?, a.ncols());
         let (panels, hot) = parallel::join(
-            || Self::COLUMNS.map(|columns| windows(a, columns)),
-            || hot(a.col_idx(), a.ncols(), Self::COLUMNS),
+            || panels.each_ref().map(PanelSample::windows),
+            || entries.hot(ncols, Self::COLUMNS),
         );
         let blocks = |i: usize| {
             let (runs, tiles, _) = panels[i];
             Blocks { columns: Self::COLUMNS[i], runs, tiles, hot: hot[i] }
         };
-        Some(Self { sorted: panels.iter().all(|panel| panel.2), blocks: [blocks(0), blocks(1)] })
+        let sorted = panels.iter().all(|panel| panel.2);
+        Ok(Some(Self { sorted, blocks: [blocks(0), blocks(1)] }))
     }
 
     /// Estimate for blocks of `columns` columns: a bound from the nearest measured size.
@@ -80,87 +97,178 @@ impl Blocking {
     }
 }
 
-/// Runs and tiles over entries in windows of at most `columns` columns, and true if all sampled
-/// rows are sorted.
-fn windows(a: CsrColumns<'_>, columns: u32) -> (f64, f64, bool) {
-    /// Panels sampled.
-    const PANELS: usize = 8;
-    /// Rows of a panel whose column span is sampled.
-    const REACHES: usize = 64;
-    /// Rows of a panel whose runs are counted, and the number of entries after which counting ends.
-    const ROWS: usize = 64;
-    const ENTRIES: usize = 1 << 13;
-    let rows = PanelRows::sampled(a, REACHES);
-    let sampled = parallel::map(PANELS, 1, |i| {
-        let panel = Panel::at(&rows, a.nrows() * i / PANELS, columns);
-        let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
-        let mut windows = Vec::new();
-        for row in panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1)) {
-            // Rows in between may have columns outside of the sampled span.
-            let within = |col: &&u32| **col >= panel.first_col;
-            let cols = a.row(row);
-            windows.clear();
-            let sorted = cols.is_sorted();
-            all_sorted &= sorted;
-            if sorted {
-                let before = cols.partition_point(|&col| col < panel.first_col);
-                panel.for_each_run(&cols[before..], |window, _| windows.push(window));
-            } else {
-                windows.extend(cols.iter().filter(within).map(|&col| panel.window(col).0));
-                windows.sort_unstable();
-                windows.dedup();
-            }
-            runs += windows.len();
-            seen += cols.len();
-            if seen >= ENTRIES {
-                break;
-            }
-        }
-        let entries = a.row_ptr()[panel.rows.end] - a.row_ptr()[panel.rows.start];
-        ([runs as f64, seen as f64, f64::from(panel.windows), entries as f64], all_sorted)
-    });
-    let ([runs, seen, windows, entries], sorted) = sampled
-        .into_iter()
-        .fold(([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
-    (ratio(runs, seen), ratio(windows, entries), sorted)
+/// First row of sampled panel number `i`.
+fn first_row(nrows: usize, i: usize) -> usize {
+    nrows * i / PANELS
 }
 
-/// Shares of the entries in the columns that have the most, for each number in `columns`. One
-/// sample of the entries chooses the columns, another counts their entries: a single sample would
-/// count chance hits as frequent columns.
-fn hot(col_idx: &[u32], ncols: usize, columns: [u32; 2]) -> [f64; 2] {
-    /// Sampling distance in entries, and the maximum number of sampled entries.
-    const SAMPLING: usize = 64;
-    const MOST: usize = 1 << 19;
-    /// Consecutive entries sampled together: a line of the cache.
-    const SEGMENT: usize = 16;
-    let segments = ((col_idx.len() / SAMPLING).min(MOST) / SEGMENT).max(2);
-    let sample = |half: usize| {
-        let starts = (half..segments).step_by(2).map(|i| col_idx.len() / segments * i);
-        let mut cols: Vec<u32> = starts
-            .flat_map(|at| &col_idx[at..(at + SEGMENT).min(col_idx.len())])
-            .copied()
-            .collect();
-        cols.sort_unstable();
-        cols
-    };
-    let (chosen, counted) = parallel::join(|| sample(0), || sample(1));
-    let mut by_count: Vec<(usize, u32)> =
-        chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
-    by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
-    let share = |columns: u32| {
-        let known = by_count.len().min(columns as usize);
-        let mut hot: Vec<u32> = by_count[..known].iter().map(|&(_, col)| col).collect();
-        hot.sort_unstable();
-        let within = counted.iter().filter(|col| hot.binary_search(col).is_ok()).count();
-        let share = ratio(within as f64, counted.len() as f64);
-        // Columns without an entry in the sample share the rest evenly.
-        let others =
-            ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64).min(1.0);
-        share + (1.0 - share) * others
-    };
-    let (one, other) = parallel::join(|| share(columns[0]), || share(columns[1]));
-    [one, other]
+/// Rows of the sampled panels whose runs are counted.
+struct PanelSample<'a> {
+    panels: Vec<Panel>,
+    /// Number of counted rows, and entries of each panel.
+    sizes: Vec<(usize, usize)>,
+    /// Columns of the counted rows of all panels.
+    rows: Sample<'a, u32>,
+}
+
+impl<'a> PanelSample<'a> {
+    /// Takes panels of windows of at most `columns` columns.
+    fn of(a: Sampler<'a>, rows: &PanelRows<'_>, columns: u32) -> Result<Self, Error> {
+        /// Rows of a panel whose runs are counted, and the number of entries after which counting
+        /// ends.
+        const ROWS: usize = 64;
+        const ENTRIES: usize = 1 << 13;
+        let nrows = a.nrows();
+        let panel = |i| Panel::at(rows, first_row(nrows, i), columns);
+        let panels = parallel::map(PANELS, 1, panel);
+        let counted =
+            |panel: &Panel| panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1));
+        let mut entries =
+            a.entries(panels.iter().flat_map(counted).map(|row| row..row + 1))?.into_iter();
+        let (mut sizes, mut ranges) = (Vec::new(), Vec::new());
+        for panel in &panels {
+            let (mut seen, before) = (0, ranges.len());
+            for own in entries.by_ref().take(counted(panel).len()) {
+                if seen < ENTRIES {
+                    seen += own.len();
+                    ranges.push(own);
+                }
+            }
+            let all = rows.begin(panel.rows.end) - rows.begin(panel.rows.start);
+            sizes.push((ranges.len() - before, all));
+        }
+        Ok(Self { panels, sizes, rows: a.columns(ranges)? })
+    }
+
+    /// Runs and tiles over entries, and true if all sampled rows are sorted.
+    fn windows(&self) -> (f64, f64, bool) {
+        let sampled = parallel::map(PANELS, 1, |i| {
+            let (panel, (rows, entries)) = (&self.panels[i], self.sizes[i]);
+            let first: usize = self.sizes[..i].iter().map(|(rows, _)| rows).sum();
+            let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
+            let mut windows = Vec::new();
+            for cols in (first..first + rows).map(|row| self.rows.get(row)) {
+                // Rows in between may have columns outside of the sampled span.
+                let within = |col: &&u32| **col >= panel.first_col;
+                windows.clear();
+                let sorted = cols.is_sorted();
+                all_sorted &= sorted;
+                if sorted {
+                    let before = cols.partition_point(|&col| col < panel.first_col);
+                    panel.for_each_run(&cols[before..], |window, _| windows.push(window));
+                } else {
+                    windows.extend(cols.iter().filter(within).map(|&col| panel.window(col).0));
+                    windows.sort_unstable();
+                    windows.dedup();
+                }
+                runs += windows.len();
+                seen += cols.len();
+            }
+            ([runs as f64, seen as f64, f64::from(panel.windows), entries as f64], all_sorted)
+        });
+        let ([runs, seen, windows, entries], sorted) = sampled
+            .into_iter()
+            .fold(([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
+        (ratio(runs, seen), ratio(windows, entries), sorted)
+    }
+}
+
+/// Two samples of the entries.
+struct EntrySample<'a>([Sample<'a, u32>; 2]);
+
+impl<'a> EntrySample<'a> {
+    fn of(a: Sampler<'a>) -> Result<Self, Error> {
+        /// Sampling distance in entries, and the maximum number of sampled entries.
+        const SAMPLING: usize = 64;
+        const MOST: usize = 1 << 19;
+        /// Consecutive entries sampled together: a line of the cache.
+        const SEGMENT: usize = 16;
+        let nnz = a.nnz();
+        let segments = ((nnz / SAMPLING).min(MOST) / SEGMENT).max(2);
+        let sample = |half: usize| {
+            let starts = (half..segments).step_by(2).map(|i| nnz / segments * i);
+            a.columns(starts.map(|at| at..(at + SEGMENT).min(nnz)).collect())
+        };
+        Ok(Self([sample(0)?, sample(1)?]))
+    }
+
+    /// Shares of the entries in the columns that have the most, for each number in `columns`. One
+    /// sample of the entries chooses the columns, another counts their entries: a single sample
+    /// would count chance hits as frequent columns.
+    fn hot(&self, ncols: usize, columns: [u32; 2]) -> [f64; 2] {
+        let sorted = |sample: &Sample<'_, u32>| {
+            let cols = (0..sample.len()).flat_map(|i| sample.get(i)).copied().collect();
+            sorted_columns(cols, ncols)
+        };
+        let Self([chosen, counted]) = self;
+        let (chosen, counted) = parallel::join(|| sorted(chosen), || sorted(counted));
+        let runs: Vec<(usize, u32)> =
+            chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
+        columns.map(|columns| {
+            let known = runs.len().min(columns as usize);
+            let within = entries_in(most_frequent(&runs, known), &counted);
+            let share = ratio(within as f64, counted.len() as f64);
+            // Columns without an entry in the sample share the rest evenly.
+            let others =
+                ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64);
+            share + (1.0 - share) * others.min(1.0)
+        })
+    }
+}
+
+/// The columns in ascending order: radix sort, a few times as fast as one by comparisons.
+fn sorted_columns(mut cols: Vec<u32>, ncols: usize) -> Vec<u32> {
+    /// Bits of a digit.
+    const BITS: u32 = 11;
+    let mut other = vec![0; cols.len()];
+    let bits = usize::BITS - ncols.leading_zeros();
+    for shift in (0..bits).step_by(BITS as usize) {
+        let digit = |col: u32| (col >> shift) as usize % (1 << BITS);
+        let mut places = [0usize; 1 << BITS];
+        cols.iter().for_each(|&col| places[digit(col)] += 1);
+        let mut before = 0;
+        for place in &mut places {
+            before += std::mem::replace(place, before);
+        }
+        for &col in &cols {
+            let place = &mut places[digit(col)];
+            other[*place] = col;
+            *place += 1;
+        }
+        std::mem::swap(&mut cols, &mut other);
+    }
+    cols
+}
+
+/// The `count` columns with the most entries, in order; of those with equally many the first ones.
+/// `runs` are numbers of entries with their column, in order.
+fn most_frequent(runs: &[(usize, u32)], count: usize) -> impl Iterator<Item = u32> {
+    let most = runs.iter().map(|run| run.0).max().unwrap_or(0);
+    let mut with = vec![0usize; most + 1];
+    runs.iter().for_each(|run| with[run.0] += 1);
+    // Columns with more than `least` entries are taken, and as many with `least` as are left.
+    let (mut least, mut left) = (most, count);
+    while least > 0 && with[least] < left {
+        left -= with[least];
+        least -= 1;
+    }
+    runs.iter().filter_map(move |&(entries, col)| {
+        let is_last = entries == least && left > 0;
+        left -= usize::from(is_last);
+        (is_last || entries > least).then_some(col)
+    })
+}
+
+/// Number of `entries` in `columns`, both in order.
+fn entries_in(columns: impl Iterator<Item = u32>, mut entries: &[u32]) -> usize {
+    let mut within = 0;
+    for col in columns {
+        let before = entries.iter().take_while(|&&entry| entry < col).count();
+        let own = entries[before..].iter().take_while(|&&entry| entry == col).count();
+        within += own;
+        entries = &entries[before + own..];
+    }
+    within
 }
 
 #[cfg(test)]
@@ -168,6 +276,31 @@ mod tests {
     use super::super::panel::tests::panels;
     use super::*;
     use crate::matrix::gallery;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_most_frequent_columns_by_their_definition(
+            cols in prop::collection::vec(prop_oneof![0u32..9, 0u32..5000], 0..400),
+            others in prop::collection::vec(prop_oneof![0u32..9, 0u32..5000], 0..400),
+            count in 0usize..60,
+        ) {
+            let sorted = |cols: &[u32]| sorted_columns(cols.to_vec(), 5000);
+            let (cols, others) = (sorted(&cols), sorted(&others));
+            prop_assert!(cols.is_sorted() && others.is_sorted());
+            let runs: Vec<(usize, u32)> =
+                cols.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
+            let count = count.min(runs.len());
+            let mut by_count = runs.clone();
+            by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
+            let mut expected: Vec<u32> = by_count[..count].iter().map(|run| run.1).collect();
+            expected.sort_unstable();
+            let found: Vec<u32> = most_frequent(&runs, count).collect();
+            prop_assert_eq!(&found, &expected);
+            let within = others.iter().filter(|col| expected.contains(col)).count();
+            prop_assert_eq!(entries_in(found.into_iter(), &others), within);
+        }
+    }
 
     #[test]
     fn only_missing_measurements_are_made() {

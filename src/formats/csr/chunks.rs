@@ -1,7 +1,8 @@
 //! Equal chunks of work for the blocks of a GPU.
 
-use crate::device::BLOCK;
-use crate::{Scalar, ScalarKind, parallel};
+use crate::analysis::{Analysis, GpuColumns, RowStats, Sampler};
+use crate::device::{BLOCK, CsrSource};
+use crate::{Error, Scalar, ScalarKind, parallel};
 use std::ops::Range;
 
 /// Consecutive entries of a thread, and the least number of entries and row ends of a matrix for
@@ -14,18 +15,73 @@ const RUNS: [(u64, u64); 3] = [(2, 0), (4, 1 << 17), (8, 300_000)];
 /// turn (`striped` in `kernels/csr.cu`): at least half of them follow the one before. The exchange
 /// of products costs `f32`, whose lines hold twice as many, more than it saves unless rows are
 /// long. Measured on an H200 on 42 matrices: then 0.75 to 1.0 of the time, else 0.95 to 1.3.
-pub(super) fn striped<T: Scalar>(nrows: usize, cols: &[u32]) -> bool {
+fn striped<T: Scalar>(a: Sampler<'_>) -> Result<bool, Error> {
     const WINDOWS: usize = 64;
     const WINDOW: usize = 1024;
-    if T::KIND == ScalarKind::F32 && cols.len() < 100 * nrows {
-        return false;
+    let nnz = a.nnz();
+    if is_exchange_dear(T::KIND, a.nrows(), nnz) {
+        return Ok(false);
     }
-    let apart = (cols.len() / WINDOWS).max(WINDOW);
-    let pairs = cols.chunks(apart).flat_map(|part| part[..part.len().min(WINDOW)].windows(2));
+    let apart = (nnz / WINDOWS).max(WINDOW);
+    let windows = (0..nnz).step_by(apart).map(|start| start..(start + WINDOW).min(nnz));
+    let sample = a.columns(windows.collect())?;
+    let pairs = (0..sample.len()).flat_map(|i| sample.get(i).windows(2));
     let (following, all) = pairs.fold((0, 0), |(following, all), pair| {
         (following + usize::from(pair[1] == pair[0].wrapping_add(1)), all + 1)
     });
-    2 * following > all
+    Ok(2 * following > all)
+}
+
+/// True if the exchange of products costs more than it can save.
+fn is_exchange_dear(scalar: ScalarKind, nrows: usize, nnz: usize) -> bool {
+    scalar == ScalarKind::F32 && nnz < 100 * nrows
+}
+
+/// Chunks of a matrix on a GPU.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chunking {
+    pub(super) cutting: Cutting,
+    /// True if the threads load the entries of a chunk in turn.
+    pub(super) striped: bool,
+}
+
+impl Chunking {
+    /// Chunks of a matrix with the given row offsets.
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn of<T: Scalar>(a: Sampler<'_>, row_ptr: &[usize]) -> Result<Self, Error> {
+        Self::with_cutting::<T>(a, Cutting::of_rows(row_ptr))
+    }
+
+    /// Chunks of a matrix in the memory of a GPU.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(super) fn of_source<T: Scalar>(there: &CsrSource<T>) -> Result<Self, Error> {
+        let (nrows, nnz) = (there.nrows as u64, there.nnz() as u64);
+        let cutting = match Cutting::of_size(nrows, nnz) {
+            Some(cutting) => cutting,
+            // There are few rows.
+            None => Cutting::of_rows(&there.row_ptr.to_vec()?),
+        };
+        Self::with_cutting::<T>(Sampler::Gpu(&GpuColumns::for_samples(there)?), cutting)
+    }
+
+    fn with_cutting<T: Scalar>(a: Sampler<'_>, cutting: Cutting) -> Result<Self, Error> {
+        let striped = cutting.is_largest() && striped::<T>(a)?;
+        Ok(Self { cutting, striped })
+    }
+
+    /// Chunks that an analysed matrix is expected to have.
+    pub(super) fn expected(analysis: &Analysis, scalar: ScalarKind) -> Self {
+        let (rows, cutting) = (&analysis.rows, Cutting::of_analyzed(&analysis.rows));
+        let is_dear = is_exchange_dear(scalar, rows.nrows, rows.nnz as usize);
+        let striped = cutting.is_largest() && !is_dear && analysis.structure.runs > 0.5;
+        Self { cutting, striped }
+    }
 }
 
 /// Partition of a matrix into chunks.
@@ -51,6 +107,18 @@ impl Cutting {
         // Whatever the rows, no chunks are larger than the largest.
         let fits = |cutting: &Self| cutting.run == longest || longer(cutting.reach) * 10 <= nnz;
         cuttings.find(fits).unwrap_or(Self::with_run(longest))
+    }
+
+    /// Cutting of a matrix of this size, if its rows do not matter.
+    fn of_size(nrows: u64, nnz: u64) -> Option<Self> {
+        let [.., (longest, least)] = RUNS;
+        (nrows + nnz >= least).then_some(Self::with_run(longest))
+    }
+
+    /// Cutting of a matrix with these row statistics.
+    pub(super) fn of_analyzed(rows: &RowStats) -> Self {
+        let longer = |len| rows.nnz - rows.histogram.entries_up_to(len as u32);
+        Self::of(rows.nrows as u64, rows.nnz, longer)
     }
 
     /// Cutting of a matrix with the given row offsets.
@@ -160,6 +228,7 @@ pub(super) fn any_cut(chunks: &[Chunk]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matrix::CsrView;
     use proptest::prelude::*;
 
     /// The smallest possible cutting: chunks of 60, and no cut is moved.
@@ -215,11 +284,18 @@ mod tests {
 
     #[test]
     fn contiguous_columns_are_loaded_in_turn() {
+        fn is_striped<T: Scalar>(nrows: usize, cols: &[u32]) -> bool {
+            let ends = (1..=nrows).map(|row| cols.len() * row / nrows);
+            let row_ptr: Vec<usize> = std::iter::once(0).chain(ends).collect();
+            let values = vec![T::ONE; cols.len()];
+            let a = CsrView::try_new(nrows, 1 << 20, &row_ptr, cols, &values).unwrap();
+            striped::<T>(Sampler::Host(a.columns())).unwrap()
+        }
         let apart: Vec<u32> = (0..300_000).map(|i| i * 2).collect();
         let runs: Vec<u32> = (0..300_000).map(|i| i / 4 * 9 + i % 4).collect();
-        assert!(striped::<f64>(50_000, &runs) && !striped::<f64>(50_000, &apart));
-        assert!(striped::<f32>(1000, &runs) && !striped::<f32>(50_000, &runs));
-        assert!(!striped::<f64>(0, &[]) && !striped::<f64>(1, &[3]));
+        assert!(is_striped::<f64>(50_000, &runs) && !is_striped::<f64>(50_000, &apart));
+        assert!(is_striped::<f32>(1000, &runs) && !is_striped::<f32>(50_000, &runs));
+        assert!(!is_striped::<f64>(0, &[]) && !is_striped::<f64>(1, &[3]));
     }
 
     proptest! {

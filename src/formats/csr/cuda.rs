@@ -1,12 +1,14 @@
 //! CSR on a GPU: some lanes per row, or blocks with equal chunks of entries and row ends.
 
-use super::chunks::{Chunk, Cutting};
-use super::{Arrangement, CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
+use super::chunks::{Chunk, Chunking, Cutting};
+use super::{CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
+use crate::analysis::{Analysis, RowStats};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
+    BLOCK, Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
+    kernels,
 };
-use crate::formats::{Arrays, CsrSource, DeviceMatrix, NoArrays, row_products};
-use crate::matrix::{CsrMatrix, CsrView};
+use crate::formats::{Arrays, DeviceMatrix, NoArrays, row_products};
+use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
 use std::sync::Arc;
 
@@ -108,6 +110,7 @@ impl<T: Scalar> CsrBuffers<T> {
 #[derive(Debug)]
 pub(super) struct DeviceCsr<T> {
     matrix: CsrBuffers<T>,
+    chunking: Chunking,
     kernel: RowKernel,
     assignment: Assignment,
 }
@@ -164,41 +167,34 @@ impl Chunks {
 
 /// Kernel of a plan, and its assignment of entries to threads.
 fn kernel_of<T: Scalar>(
-    arrangement: &Arrangement,
+    plan: CsrPlan,
+    chunking: Chunking,
     matrix: &CsrBuffers<T>,
 ) -> Result<(RowKernel, Assignment), Error> {
     let gpu = matrix.gpu;
-    let residency = matrix.residency(arrangement.plan);
+    let residency = matrix.residency(plan);
     let module = Module::of(FILE, residency);
-    let assignment = match arrangement.plan {
+    let assignment = match plan {
         CsrPlan::Scalar => Assignment::Lanes(1),
         CsrPlan::Vector(lanes) => Assignment::Lanes(lanes),
-        CsrPlan::Balanced => Assignment::Chunks(Chunks::new(arrangement.cutting, matrix, module)?),
+        CsrPlan::Balanced => Assignment::Chunks(Chunks::new(chunking.cutting, matrix, module)?),
     };
-    let chunks = || chunk_loads(arrangement);
-    let name = kernel_name(arrangement.plan, T::KIND, matrix.row_ptr.name(), chunks);
+    let name = kernel_name(plan, T::KIND, matrix.row_ptr.name(), chunking);
     Ok((RowKernel::new(gpu, module, residency, name)?, assignment))
 }
 
-/// Name of the kernel of a plan. `chunks` is its word for [`CsrPlan::Balanced`].
-fn kernel_name(
-    plan: CsrPlan,
-    scalar: ScalarKind,
-    offset: &str,
-    chunks: impl FnOnce() -> String,
-) -> String {
+/// Name of the kernel of a plan, for [`CsrPlan::Balanced`] with order and number of the loads of a
+/// chunk.
+fn kernel_name(plan: CsrPlan, scalar: ScalarKind, offset: &str, chunking: Chunking) -> String {
     let name = match plan {
         CsrPlan::Scalar => "scalar".to_owned(),
         CsrPlan::Vector(lanes) => format!("vector{lanes}"),
-        CsrPlan::Balanced => chunks(),
+        CsrPlan::Balanced => {
+            let loads = if chunking.striped { "striped" } else { "balanced" };
+            format!("{loads}{}", chunking.cutting.run())
+        }
     };
     format!("csr_{name}_{scalar}_{offset}")
-}
-
-/// Order and number of the loads of a chunk, in the name of its kernel.
-fn chunk_loads(arrangement: &Arrangement) -> String {
-    let loads = if arrangement.striped { "striped" } else { "balanced" };
-    format!("{loads}{}", arrangement.cutting.run())
 }
 
 /// Name of the kernel that makes the table of chunks.
@@ -214,15 +210,16 @@ fn narrow_name() -> String {
 /// Kernels that a matrix of `bytes` bytes is expected to need.
 pub(super) fn kernels<T: Scalar>(
     plan: CsrPlan,
-    a: CsrView<'_, T>,
+    analysis: &Analysis,
     bytes: u64,
     gpu: Gpu,
 ) -> Vec<(Module, String)> {
-    let residency = residency::<T>(plan, gpu, bytes, (a.nrows(), a.ncols(), a.nnz()));
-    let is_narrow = RowOffsets::width(a.nnz() as u64) == 4;
+    let RowStats { nrows, ncols, nnz, .. } = analysis.rows;
+    let residency = residency::<T>(plan, gpu, bytes, (nrows, ncols, nnz as usize));
+    let is_narrow = RowOffsets::width(nnz) == 4;
     let offset = if is_narrow { "o32" } else { "o64" };
-    let chunks = || chunk_loads(&Arrangement::of(plan, a));
-    let mut names = vec![kernel_name(plan, T::KIND, offset, chunks)];
+    let chunking = Chunking::expected(analysis, T::KIND);
+    let mut names = vec![kernel_name(plan, T::KIND, offset, chunking)];
     names.extend((plan == CsrPlan::Balanced).then(|| chunks_name(offset)));
     names.extend(is_narrow.then(narrow_name));
     names.into_iter().map(|name| (Module::of(FILE, residency), name)).collect()
@@ -238,20 +235,20 @@ impl<T: Scalar> DeviceCsr<T> {
             col_idx: Arc::new(gpu.upload(&host.col_idx)?),
             values: Arc::new(gpu.upload(&host.values)?),
         };
-        let (kernel, assignment) = kernel_of(&host.arrangement, &matrix)?;
-        Ok(Self { matrix, kernel, assignment })
+        Self::with(host.arrangement.plan, host.arrangement.chunking, matrix)
     }
 
-    /// Takes the arrays of a matrix in GPU memory. `a` is the same matrix in host memory.
-    pub(super) fn from_device(
-        plan: CsrPlan,
-        a: CsrView<'_, T>,
-        there: &CsrSource<T>,
-    ) -> Result<Self, Error> {
-        let (gpu, nrows, ncols) = (there.gpu, a.nrows(), a.ncols());
-        let row_ptr = match RowOffsets::width(a.nnz() as u64) {
+    fn with(plan: CsrPlan, chunking: Chunking, matrix: CsrBuffers<T>) -> Result<Self, Error> {
+        let (kernel, assignment) = kernel_of(plan, chunking, &matrix)?;
+        Ok(Self { matrix, chunking, kernel, assignment })
+    }
+
+    /// Takes the arrays of a matrix in GPU memory.
+    pub(super) fn from_device(plan: CsrPlan, there: &CsrSource<T>) -> Result<Self, Error> {
+        let CsrSource { gpu, nrows, ncols, .. } = *there;
+        let row_ptr = match RowOffsets::width(there.nnz() as u64) {
             4 => DeviceOffsets::Narrow(gpu.uninitialised(nrows + 1)?),
-            _ => DeviceOffsets::new(&RowOffsets::new(a.row_ptr())?, gpu)?,
+            _ => DeviceOffsets::new(&RowOffsets::new(&there.row_ptr.to_vec()?)?, gpu)?,
         };
         let (col_idx, values) = (there.kept(&there.col_idx)?, there.kept(&there.values)?);
         let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
@@ -267,8 +264,7 @@ impl<T: Scalar> DeviceCsr<T> {
             unsafe { kernel.launch(gpu.queue(), launch)? };
             gpu.queue().synchronize()?;
         }
-        let (kernel, assignment) = kernel_of(&Arrangement::of(plan, a), &matrix)?;
-        Ok(Self { matrix, kernel, assignment })
+        Self::with(plan, Chunking::of_source(there)?, matrix)
     }
 
     /// Enqueues the SpMV.
@@ -311,13 +307,9 @@ impl<T: Scalar> DeviceCsr<T> {
 impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     row_products!();
 
-    fn change_plan(
-        &mut self,
-        plan: &crate::formats::Plan,
-        a: CsrView<'_, T>,
-    ) -> Result<bool, Error> {
+    fn change_plan(&mut self, plan: &crate::formats::Plan) -> Result<bool, Error> {
         let crate::formats::Plan::Csr(plan) = plan else { return Ok(false) };
-        (self.kernel, self.assignment) = kernel_of(&Arrangement::of(*plan, a), &self.matrix)?;
+        (self.kernel, self.assignment) = kernel_of(*plan, self.chunking, &self.matrix)?;
         Ok(true)
     }
 
@@ -362,7 +354,7 @@ mod tests {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
             let host = chunks(a.row_ptr(), Cutting::of_rows(a.row_ptr()));
             let there = CsrSource::upload(a.view(), *gpu).unwrap();
-            let packed = DeviceCsr::from_device(CsrPlan::Balanced, a.view(), &there).unwrap();
+            let packed = DeviceCsr::from_device(CsrPlan::Balanced, &there).unwrap();
             let Assignment::Chunks(made) = &packed.assignment else { panic!("{spec}") };
             assert_eq!(made.table.to_vec().unwrap(), host, "{spec}");
             assert_eq!(made.parts.is_some(), any_cut(&host), "{spec}");

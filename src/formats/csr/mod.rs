@@ -24,16 +24,16 @@ mod cuda;
 mod spmm;
 
 use super::{
-    Access, Arrays, Costs, CsrSource, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays,
-    PlanArgs, Target, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs, Target,
+    Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, Sampler};
 use crate::device::cpu::{first_at_least, partition};
-use crate::device::{BLOCK, Gpu, Module};
+use crate::device::{BLOCK, CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_copied};
 use crate::{Error, Scalar, ScalarKind};
-use chunks::{Cutting, striped};
+use chunks::{Chunking, Cutting};
 use constants::LANE_ENTRIES;
 pub(crate) use spmm::HostVectors;
 use std::fmt::{self, Display};
@@ -105,12 +105,11 @@ impl Format for Csr {
 
     fn kernels<T: Scalar>(
         plan: &CsrPlan,
-        a: CsrView<'_, T>,
-        _: &Analysis,
+        analysis: &Analysis,
         bytes: u64,
         gpu: Gpu,
     ) -> Vec<(Module, String)> {
-        cuda::kernels(*plan, a, bytes, gpu)
+        cuda::kernels::<T>(*plan, analysis, bytes, gpu)
     }
 
     fn candidates(_: &Analysis, _: Costs<'_>, _: Target) -> Vec<CsrPlan> {
@@ -120,8 +119,7 @@ impl Format for Csr {
 
     fn work(plan: &CsrPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
-        let lengths = &analysis.rows.histogram;
-        let cutting = Cutting::of(nrows, nnz, |len| nnz - lengths.entries_up_to(len as u32));
+        let cutting = Cutting::of_analyzed(&analysis.rows);
         let chunks = if *plan == CsrPlan::Balanced { cutting.bytes(nrows, nnz) } else { 0 };
         let by_lanes = |lanes: u32| {
             let blocks = (nrows * u64::from(lanes)).div_ceil(u64::from(BLOCK));
@@ -189,9 +187,12 @@ impl Format for Csr {
     }
 
     fn pack<T: Scalar>(plan: &CsrPlan, a: CsrView<'_, T>) -> Result<HostCsr<T>, Error> {
+        let columns = a.columns();
+        let chunking = Chunking::of::<T>(Sampler::Host(columns), columns.row_ptr())?;
+        let ptr = a.row_ptr();
         Ok(HostCsr {
             ncols: a.ncols(),
-            arrangement: Arrangement::of(*plan, a),
+            arrangement: Arrangement::of(*plan, chunking, a.nrows(), |row| ptr[row]),
             row_ptr: RowOffsets::new(a.row_ptr())?,
             col_idx: try_copied(a.col_idx())?,
             values: try_copied(a.values())?,
@@ -204,10 +205,9 @@ impl Format for Csr {
 
     fn pack_on_device<T: Scalar>(
         plan: &CsrPlan,
-        a: CsrView<'_, T>,
         there: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-        Ok(Some(Arc::new(cuda::DeviceCsr::from_device(*plan, a, there)?)))
+        Ok(Some(Arc::new(cuda::DeviceCsr::from_device(*plan, there)?)))
     }
 }
 
@@ -216,31 +216,30 @@ impl Format for Csr {
 struct Arrangement {
     plan: CsrPlan,
     /// For [`CsrPlan::Balanced`] on a GPU: the partition into chunks.
-    cutting: Cutting,
-    /// True if the threads of a GPU load the entries of a chunk in turn.
-    striped: bool,
+    chunking: Chunking,
     /// Bounds of the parts: in rows, or in entries for [`CsrPlan::Balanced`].
     parts: Box<[usize]>,
 }
 
 impl Arrangement {
-    fn of<T: Scalar>(plan: CsrPlan, a: CsrView<'_, T>) -> Self {
-        let ptr = a.row_ptr();
-        let cutting = Cutting::of_rows(ptr);
+    /// Assigns the entries of `nrows` rows that begin behind `before(row)` entries.
+    fn of(
+        plan: CsrPlan,
+        chunking: Chunking,
+        nrows: usize,
+        before: impl Fn(usize) -> usize,
+    ) -> Self {
         let parts = match plan {
-            CsrPlan::Balanced => partition(a.nnz(), 1, |k| k as u64),
+            CsrPlan::Balanced => partition(before(nrows), 1, |k| k as u64),
             // Beginning and ending a row costs about as much as an entry.
-            _ => partition(a.nrows(), 1, |row| (ptr[row] + row) as u64),
+            _ => partition(nrows, 1, |row| (before(row) + row) as u64),
         };
-        let striped = plan == CsrPlan::Balanced
-            && cutting.is_largest()
-            && striped::<T>(a.nrows(), a.col_idx());
-        Self { plan, cutting, striped, parts }
+        Self { plan, chunking, parts }
     }
 
     /// Bytes of the chunk table on a GPU.
     fn chunk_bytes(&self, nrows: u64, nnz: u64) -> u64 {
-        if self.plan == CsrPlan::Balanced { self.cutting.bytes(nrows, nnz) } else { 0 }
+        if self.plan == CsrPlan::Balanced { self.chunking.cutting.bytes(nrows, nnz) } else { 0 }
     }
 }
 
@@ -320,9 +319,10 @@ impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
         Ok(unsafe { CsrMatrix::new_unchecked(nrows, self.ncols, row_ptr, col_idx, values) })
     }
 
-    fn change_plan(&mut self, plan: &super::Plan, a: CsrView<'_, T>) -> Result<bool, Error> {
+    fn change_plan(&mut self, plan: &super::Plan) -> Result<bool, Error> {
         let super::Plan::Csr(plan) = plan else { return Ok(false) };
-        self.arrangement = Arrangement::of(*plan, a);
+        let (chunking, nrows) = (self.arrangement.chunking, self.row_ptr.len() - 1);
+        self.arrangement = Arrangement::of(*plan, chunking, nrows, |row| self.row_ptr.get(row));
         Ok(true)
     }
 

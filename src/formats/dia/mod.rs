@@ -32,9 +32,9 @@ use super::{
     Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
     chain_us, megabytes, vector_bytes,
 };
-use crate::analysis::{Analysis, Probes, RowStats};
+use crate::analysis::{Analysis, Probes, RowStats, Sampler};
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{Gpu, Residency};
+use crate::device::{Gpu, Module, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::try_zeroed;
 use crate::{Error, Scalar, ScalarKind};
@@ -75,8 +75,13 @@ impl Format for Dia {
         Ok(DiaPlan)
     }
 
-    fn probe<T: Scalar>(a: CsrView<'_, T>, _: &RowStats, probes: &mut Probes) {
-        probes.add(DiagonalCount::new(a));
+    fn probe(a: Sampler<'_>, rows: &RowStats, probes: &mut Probes) -> Result<(), Error> {
+        probes.add(DiagonalCount::new(a, rows)?);
+        Ok(())
+    }
+
+    fn probe_kernel() -> Option<(Module, String)> {
+        Some((offsets::FILE.into(), offsets::KERNEL.to_owned()))
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, _: Target) -> Vec<DiaPlan> {

@@ -1,12 +1,20 @@
 //! Offsets of the diagonals of a matrix.
 
-use crate::Scalar;
-use crate::analysis::{Analysis, SHARED};
-use crate::matrix::{CsrColumns, CsrView};
+use crate::Error;
+use crate::analysis::{Analysis, GpuColumns, RowStats, SHARED, Sampler};
+use crate::device::Launch;
+use crate::device::kernels::dia::Diagonals;
+use crate::matrix::CsrColumns;
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Kernel file of the format.
+pub(super) const FILE: &str = "dia";
+
+/// Kernel that counts the diagonals of a matrix in the memory of a GPU.
+pub(super) const KERNEL: &str = "dia_diagonals";
 
 /// Largest number of slots per entry of a matrix that is not refused …
 const MOST_SLOTS: usize = 4;
@@ -33,9 +41,19 @@ pub(super) struct DiagonalCount {
 
 impl DiagonalCount {
     /// Counts the diagonals of `a`.
-    pub(super) fn new<T: Scalar>(a: CsrView<'_, T>) -> Self {
-        let exact = offsets(a.columns()).map(|offsets| offsets.len());
-        Self { exact, most: most_diagonals(a.nrows(), a.nnz()) }
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn new(a: Sampler<'_>, rows: &RowStats) -> Result<Self, Error> {
+        let most = most_diagonals(a.nrows(), a.nnz());
+        let exact = match a {
+            Sampler::Host(a) => offsets(a).map(|offsets| offsets.len()),
+            // A row has as many diagonals as entries.
+            Sampler::Gpu(_) if rows.max as usize > most => None,
+            Sampler::Gpu(a) => Some(on_gpu(a, most)?).filter(|&count| count <= most),
+        };
+        Ok(Self { exact, most })
     }
 
     /// The count of an analysed matrix.
@@ -52,6 +70,28 @@ impl DiagonalCount {
     pub(super) fn at_least(self) -> usize {
         self.exact.unwrap_or(self.most + 1)
     }
+}
+
+/// Number of diagonals of a matrix in the memory of a GPU, or any number above `most`.
+fn on_gpu(a: &GpuColumns<'_>, most: usize) -> Result<usize, Error> {
+    let words = (a.nrows + a.ncols).div_ceil(u32::BITS as usize);
+    let slots = (2 * most + 2).next_power_of_two();
+    let found = a.work.cleared::<u64>(1)?;
+    let launch = Launch::over(a.nrows, 1).with(Diagonals {
+        row_ptr: a.row_ptr(),
+        cols: a.col_idx(),
+        nrows: a.nrows as u32,
+        most: most as u64,
+        occupied: a.work.cleared(words)?,
+        later: a.work.cleared(slots)?,
+        slots: slots as u64,
+        found,
+    });
+    let mut count = [0];
+    // SAFETY: there is a thread for every row, a bit for every diagonal, and more slots than keys.
+    unsafe { a.work.run(FILE, KERNEL, launch)? };
+    a.work.read(found, &mut count)?;
+    Ok(count[0] as usize)
 }
 
 /// Offsets of the diagonals that hold the entries of every row in their order: an ascending

@@ -35,9 +35,6 @@ pub(crate) const DIGITS: usize = 256;
 /// Rows of a tile per thread, for sorting larger windows.
 pub(crate) const DIGIT_ROUNDS: usize = 16;
 
-/// Numbers of a tile per thread, for prefix sums and for counting long rows.
-pub(crate) const SCANNED: usize = 8;
-
 /// Sliding-window SpMM: largest number of consumer warps of a block, which multiply.
 pub(crate) const CONSUMERS: usize = 14;
 

@@ -90,11 +90,11 @@ pub(crate) use probe::SliceProbe;
 
 use super::encoded::{Coder, Narrowed, NarrowedPair, Sink, Stored, with_slack};
 use super::{
-    Arrays, Costs, CsrSource, DeviceMatrix, EncodedHost, Format, HostMatrix, NoArrays, PlanArgs,
-    Target, Work, sell,
+    Arrays, Costs, DeviceMatrix, EncodedHost, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
+    sell,
 };
-use crate::analysis::{Analysis, Probes, RowStats};
-use crate::device::{Gpu, Module};
+use crate::analysis::{Analysis, Probes, RowStats, Sampler};
+use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use cuda::DevicePsell;
@@ -158,8 +158,9 @@ impl Format for Psell {
         PsellPlan::parse(args)
     }
 
-    fn probe<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats, probes: &mut Probes) {
-        probes.add(SliceProbe::new(a, rows));
+    fn probe(a: Sampler<'_>, rows: &RowStats, probes: &mut Probes) -> Result<(), Error> {
+        probes.add(SliceProbe::new(a, rows)?);
+        Ok(())
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<PsellPlan> {
@@ -204,15 +205,16 @@ impl Format for Psell {
 
     fn kernels<T: Scalar>(
         plan: &PsellPlan,
-        a: CsrView<'_, T>,
         analysis: &Analysis,
         bytes: u64,
         gpu: Gpu,
     ) -> Vec<(Module, String)> {
-        let own = cuda::expected_kernel(plan.packing(), a, analysis, bytes, gpu);
+        let own = cuda::expected_kernel::<T>(plan.packing(), analysis, bytes, gpu);
         let modules = pack::MODULES.map(|module| (module.into(), String::new()));
         let packing = modules.into_iter().filter(|_| Self::packs_on_device(plan));
-        packing.chain([own]).collect()
+        let distinct = (plan.packing().values == ValueEncoding::Packed)
+            .then(|| Analysis::distinct_kernel::<T>());
+        packing.chain(distinct).chain([own]).collect()
     }
 
     fn packs_on_device(plan: &PsellPlan) -> bool {
@@ -221,7 +223,6 @@ impl Format for Psell {
 
     fn pack_on_device<T: Scalar>(
         plan: &PsellPlan,
-        _: CsrView<'_, T>,
         there: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
         let packed = pack::pack(there, plan.order(), plan.packing())?;

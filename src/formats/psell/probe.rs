@@ -4,10 +4,8 @@ use super::host::{SliceChunk, SlicedRows};
 use super::index::{Chooser, LANES};
 use super::sizes::SliceSizes;
 use super::{Order, Packing};
-use crate::Scalar;
-use crate::analysis::{Analysis, RowStats, SHARED, together};
-use crate::matrix::CsrView;
-use crate::parallel;
+use crate::analysis::{Analysis, RowStats, SHARED, Sample, Sampler, together};
+use crate::{Error, parallel};
 
 /// Largest sum of rows and entries at which the pattern is stored whole and measured exactly.
 const EXACT: usize = 1 << 14;
@@ -24,8 +22,8 @@ const SAMPLE: (usize, usize) = (1 << 12, 1 << 16);
 /// share is sampled, and a quarter of the minimum.
 const SMALL: usize = 1 << 16;
 
-/// Minimum number of sampled slices, independent of their size.
-const MIN_SLICES: usize = 2;
+/// Minimum number of samples, independent of their size.
+const MIN_SAMPLES: usize = 2;
 
 /// Rows of the windows that are measured sorted: the window size that pays off on most matrices and
 /// devices.
@@ -37,6 +35,9 @@ const TOGETHER: usize = 16;
 /// Slices of each window that is sorted for the sample: sorting a window costs as much as sampling
 /// a few slices.
 const SLICES_PER_WINDOW: usize = 4;
+
+/// Rows of a window that are sampled.
+const SORTED: usize = SLICES_PER_WINDOW * LANES;
 
 /// Definition of long rows, which are multiplied separately: rows with more entries than this
 /// multiple of the mean and than this number, which a warp processes in two steps. On an H200 the
@@ -77,24 +78,29 @@ impl SliceProbe {
     }
 
     /// Measures `a`, which has the row statistics `rows`.
-    pub(crate) fn new<T: Scalar>(a: CsrView<'_, T>, rows: &RowStats) -> Self {
-        let split = threshold(rows);
-        let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
-        let all = SlicedRows { row_ptr, col_idx, perm: None, ncols, split };
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(crate) fn new(a: Sampler<'_>, rows: &RowStats) -> Result<Self, Error> {
+        let (split, ncols) = (threshold(rows), a.ncols());
         if a.nrows() + a.nnz() <= EXACT {
-            let pattern =
-                ColumnSample { row_ptr: row_ptr.to_vec(), col_idx: col_idx.to_vec(), ncols };
+            let row_ptr = a.offsets(std::iter::once(0..a.nrows() + 1).collect())?.get(0).to_vec();
+            let col_idx = a.columns(std::iter::once(0..a.nnz()).collect())?.get(0).to_vec();
+            let pattern = ColumnSample { row_ptr, col_idx, ncols };
             let (natural, sorted) = (Order::Natural, Order::Windows(WINDOW));
             let (natural, sorted) = (pattern.sizes(natural, split), pattern.sizes(sorted, split));
-            return Self { split, natural, sorted, whole: Some(pattern) };
+            return Ok(Self { split, natural, sorted, whole: Some(pattern) });
         }
         let (slices, entries) =
             (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(split));
         let estimated = |sample: Vec<SliceChunk>| SliceSizes::estimated(&sample, slices, entries);
-        let (natural, sorted) = (|| estimated(natural(all)), || estimated(sorted(all)));
+        let (short, windows) = (RowSample::of(a, LANES, LANES)?, RowSample::of(a, WINDOW, SORTED)?);
+        let (natural, sorted) =
+            (|| estimated(short.natural(split)), || estimated(windows.sorted(split)));
         let (natural, sorted) =
             if a.nnz() < SHARED { (natural(), sorted()) } else { parallel::join(natural, sorted) };
-        Self { split, natural, sorted, whole: None }
+        Ok(Self { split, natural, sorted, whole: None })
     }
 
     /// True if every slice was measured.
@@ -154,68 +160,94 @@ fn spread(count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| (count / 2 + i * step) % count)
 }
 
-/// Takes items until they have as many entries as a sample needs.
-fn sample<I>(rows: SlicedRows<'_>, items: impl Iterator<Item = (I, usize)>) -> Vec<I> {
-    let nnz = rows.col_idx.len();
-    let enough = match nnz > SMALL {
-        true => (nnz / SAMPLING).clamp(SAMPLE.0, SAMPLE.1),
-        false => (nnz / (2 * SAMPLING)).max(SAMPLE.0 / 4),
-    };
-    let mut seen = 0;
-    let mut taken = Vec::new();
-    for (item, entries) in items {
-        if seen >= enough && taken.len() >= MIN_SLICES {
-            break;
+/// Samples of the same number of consecutive rows each, with all their entries.
+struct RowSample<'a> {
+    /// Number of the sample's place in the matrix, counted in samples.
+    numbers: Vec<usize>,
+    offsets: Sample<'a, usize>,
+    columns: Sample<'a, u32>,
+    /// Numbers of columns and of entries of the matrix.
+    size: (usize, usize),
+}
+
+impl<'a> RowSample<'a> {
+    /// Takes samples of `len` rows until those of their rows that are measured, `measured` of them,
+    /// have enough entries.
+    fn of(a: Sampler<'a>, len: usize, measured: usize) -> Result<Self, Error> {
+        let (nnz, count) = (a.nnz(), a.nrows().div_ceil(len));
+        let enough = match nnz > SMALL {
+            true => (nnz / SAMPLING).clamp(SAMPLE.0, SAMPLE.1),
+            false => (nnz / (2 * SAMPLING)).max(SAMPLE.0 / 4),
+        };
+        let rows = |number: usize| number * len..((number + 1) * len).min(a.nrows());
+        // A sample without entries has a cost as well.
+        let cost = |entries: usize| LANES + entries;
+        let expected = enough / cost(measured * nnz / a.nrows().max(1));
+        let mut left = spread(count).peekable();
+        let (mut numbers, mut entries, mut seen) = (Vec::new(), Vec::new(), 0);
+        while left.peek().is_some() && (seen < enough || numbers.len() < MIN_SAMPLES) {
+            let next: Vec<usize> =
+                left.by_ref().take(expected + expected / 4 + MIN_SAMPLES).collect();
+            let found = a.entries(next.iter().map(|&number| rows(number)))?;
+            for (number, own) in next.into_iter().zip(found) {
+                if seen >= enough && numbers.len() >= MIN_SAMPLES {
+                    break;
+                }
+                seen += cost(own.len() * measured / len);
+                numbers.push(number);
+                entries.push(own);
+            }
         }
-        seen += entries;
-        taken.push(item);
+        let offsets = numbers.iter().map(|&number| rows(number).start..rows(number).end + 1);
+        let (offsets, columns) = (a.offsets(offsets.collect())?, a.columns(entries)?);
+        Ok(Self { numbers, offsets, columns, size: (a.ncols(), nnz) })
     }
-    taken
-}
 
-/// Samples slices of rows in natural order.
-fn natural(rows: SlicedRows<'_>) -> Vec<SliceChunk> {
-    let count = (rows.row_ptr.len() - 1).div_ceil(LANES);
-    let entries = |s: usize| {
-        let end = ((s + 1) * LANES).min(rows.row_ptr.len() - 1);
-        // An empty slice has a cost as well.
-        LANES + rows.row_ptr[end] - rows.row_ptr[s * LANES]
-    };
-    let slices = sample(rows, spread(count).map(|s| (s, entries(s))));
-    let chunk = |s: usize| {
-        let mut chunk = SliceChunk::default();
-        chunk.push(&mut Chooser::default(), &rows.columns(s), rows.first_row(s));
-        chunk
-    };
-    let size = together(rows.col_idx.len(), TOGETHER);
-    parallel::map(slices.len(), size, |i| chunk(slices[i]))
-}
+    /// Measures a chunk of slices of every sample: `chunk(number, rows)` with the rows of a sample
+    /// in natural order, long ones beyond `split`.
+    fn chunks(
+        &self,
+        split: u32,
+        together_least: usize,
+        chunk: impl Fn(usize, SlicedRows<'_>) -> SliceChunk + Sync,
+    ) -> Vec<SliceChunk> {
+        let (ncols, nnz) = self.size;
+        parallel::map(self.numbers.len(), together(nnz, together_least), |i| {
+            let (offsets, col_idx) = (self.offsets.get(i), self.columns.get(i));
+            let row_ptr: Vec<usize> = offsets.iter().map(|at| at - offsets[0]).collect();
+            let rows = SlicedRows { row_ptr: &row_ptr, col_idx, perm: None, ncols, split };
+            chunk(self.numbers[i], rows)
+        })
+    }
 
-/// Samples some slices of each sampled sorted window.
-fn sorted(rows: SlicedRows<'_>) -> Vec<SliceChunk> {
-    let nrows = rows.row_ptr.len() - 1;
-    let window = |w: usize| w * WINDOW..((w + 1) * WINDOW).min(nrows);
-    let entries = |w: usize| {
-        let entries = rows.row_ptr[window(w).end] - rows.row_ptr[w * WINDOW];
-        LANES + entries * SLICES_PER_WINDOW / (WINDOW / LANES)
-    };
-    let windows = sample(rows, spread(nrows.div_ceil(WINDOW)).map(|w| (w, entries(w))));
-    let chunk = |w: usize| {
-        let window = window(w);
-        let row_ptr = &rows.row_ptr[window.start..=window.end];
-        // As above.
-        let perm = Order::Windows(WINDOW).short_rows(row_ptr, rows.split).ok().flatten();
-        let sorted = SlicedRows { row_ptr, perm: perm.as_deref(), ..rows };
-        let (mut chooser, mut chunk) = (Chooser::default(), SliceChunk::default());
-        let slices = window.len().div_ceil(LANES);
-        // The first slice differs between windows, so that lengths occur in their due share.
-        for s in (w % SLICES_PER_WINDOW..slices).step_by(WINDOW / LANES / SLICES_PER_WINDOW) {
-            chunk.push(&mut chooser, &sorted.columns(s), None);
-        }
-        chunk
-    };
-    let size = together(rows.col_idx.len(), TOGETHER / SLICES_PER_WINDOW);
-    parallel::map(windows.len(), size, |i| chunk(windows[i]))
+    /// Samples that are slices of rows in natural order.
+    fn natural(&self, split: u32) -> Vec<SliceChunk> {
+        self.chunks(split, TOGETHER, |number, rows| {
+            let mut chunk = SliceChunk::default();
+            let first = number * LANES;
+            // As in `SlicedRows::first_row`, by the numbers of the rows in the matrix.
+            let is_square = first + rows.row_ptr.len() - 1 <= rows.ncols;
+            chunk.push(&mut Chooser::default(), &rows.columns(0), is_square.then_some(first));
+            chunk
+        })
+    }
+
+    /// Some slices of samples that are sorted windows.
+    fn sorted(&self, split: u32) -> Vec<SliceChunk> {
+        self.chunks(split, TOGETHER / SLICES_PER_WINDOW, |number, rows| {
+            // A window is small; without memory for its order, the natural one is measured.
+            let perm = Order::Windows(WINDOW).short_rows(rows.row_ptr, split).ok().flatten();
+            let sorted = SlicedRows { perm: perm.as_deref(), ..rows };
+            let (mut chooser, mut chunk) = (Chooser::default(), SliceChunk::default());
+            let slices = (rows.row_ptr.len() - 1).div_ceil(LANES);
+            let step = WINDOW / LANES / SLICES_PER_WINDOW;
+            // The first slice differs between windows, so that lengths occur in their due share.
+            for s in (number % SLICES_PER_WINDOW..slices).step_by(step) {
+                chunk.push(&mut chooser, &sorted.columns(s), None);
+            }
+            chunk
+        })
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use super::super::plan::SliceWarps;
 use super::super::{Header, Packing, ValueEncoding};
 use crate::analysis::{Analysis, Distinct};
 use crate::device::{Buffer, Gpu, Module, Residency};
-use crate::matrix::CsrView;
 use crate::{Error, Precision, Scalar, ScalarKind};
 
 /// Steps of a slice that a warp processes at a time: `packed_rows` in `kernels/psell_spmv.cuh`.
@@ -88,7 +87,6 @@ pub(super) fn kernel_name(
 /// Kernel that a matrix of `bytes` bytes is expected to need.
 pub(crate) fn expected_kernel<T: Scalar>(
     packing: Packing,
-    a: CsrView<'_, T>,
     analysis: &Analysis,
     bytes: u64,
     gpu: Gpu,
@@ -96,6 +94,7 @@ pub(crate) fn expected_kernel<T: Scalar>(
     /// Share of shifted entries from which on slices are expected to be diagonal.
     const DIAGONAL: f64 = 0.95;
     let structure = &analysis.structure;
+    let (nrows, ncols) = (analysis.rows.nrows, analysis.rows.ncols);
     let file = match (packing.values, structure.distinct_values) {
         (ValueEncoding::Packed, Distinct::Exactly(0 | 1)) => "psell_spmv_same",
         (ValueEncoding::Packed, Distinct::Exactly(_)) => "psell_spmv_coded",
@@ -107,9 +106,9 @@ pub(crate) fn expected_kernel<T: Scalar>(
     let steps = (analysis.rows.max as usize).min(packing.split as usize);
     let shift = match packing.warps {
         SliceWarps::One => 0,
-        SliceWarps::Auto => warps_shift(a.nrows().div_ceil(LANES), steps, bytes),
+        SliceWarps::Auto => warps_shift(nrows.div_ceil(LANES), steps, bytes),
     };
-    let residency = Residency::of::<T>(gpu, bytes, (a.nrows(), a.ncols()));
+    let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
     let is_diagonal = structure.shifted > DIAGONAL;
     let name = kernel_name(file, is_diagonal, packing.group as usize, T::KIND);
     (module_of(file, shift, residency).0, name)

@@ -9,7 +9,6 @@
 //! 4. Prefix sums give every slice its position.
 //! 5. The host reads the sums and allocates the arrays, and the slices are written.
 
-mod memory;
 mod order;
 mod slices;
 mod values;
@@ -20,10 +19,8 @@ use super::cuda::{DevicePsell, PsellBuffers};
 use super::index::{LANES, UNIT};
 use super::order::Order;
 use super::{Packing, ValueEncoding};
-use crate::device::{Buffer, Ptr};
-use crate::formats::CsrSource;
+use crate::device::{Buffer, CsrSource, Ptr, SCAN, WorkingMemory};
 use crate::{Error, Scalar};
-use memory::WorkingMemory;
 use std::mem::offset_of;
 use wide::Chosen;
 
@@ -47,7 +44,7 @@ pub(super) fn pack<T: Scalar>(
 }
 
 /// Kernel files for packing.
-pub(super) const MODULES: [&str; 2] = ["psell_pack_rows", "psell_pack_slices"];
+pub(super) const MODULES: [&str; 3] = ["psell_pack_rows", "psell_pack_slices", SCAN];
 
 /// True if a GPU packs so: offsets are copied unchanged, and values are not narrowed.
 pub(super) fn supports(packing: Packing) -> bool {
@@ -55,7 +52,7 @@ pub(super) fn supports(packing: Packing) -> bool {
 }
 
 /// Scratch memory that is sufficient for most matrices, in bytes.
-fn room<T>(a: &CsrSource<T>, limit: u32) -> usize {
+fn room<T: Scalar>(a: &CsrSource<T>, limit: u32) -> usize {
     const ROW: usize = size_of::<u32>();
     // Encodings, hashes, units of two arrays, owners, and two to four places of the hash table.
     const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
@@ -114,7 +111,7 @@ impl PackingCounts {
 }
 
 /// A matrix that is being packed.
-struct Packer<'a, T> {
+struct Packer<'a, T: Scalar> {
     work: WorkingMemory,
     a: &'a CsrSource<T>,
     /// Rows with more entries are long rows, stored outside of the slices.

@@ -1,7 +1,7 @@
 //! Sorting of rows by length, and the long rows, on a GPU.
 
 use super::super::Coder;
-use super::super::constants::{DIGIT_ROUNDS, DIGITS, SCANNED, SORTED};
+use super::super::constants::{DIGIT_ROUNDS, DIGITS, SORTED};
 use super::super::cuda::DeviceLongRows;
 use super::super::long::Piece;
 use super::super::order::Order;
@@ -11,7 +11,7 @@ use crate::device::kernels::psell_pack_rows::{
     CopyLongEntries, PackLongCount, PackLongPieces, PackLongRows, PackSortCount, PackSortPlace,
     PackSortWindows,
 };
-use crate::device::{BLOCK, Buffer, Launch, Ptr};
+use crate::device::{BLOCK, Buffer, Launch, Ptr, SCANNED};
 use crate::{Error, Scalar};
 
 /// Rows that a block sorts if windows are small.

@@ -3,8 +3,9 @@
 use super::super::cuda::DeviceValues;
 use super::super::{Coder, ValueEncoding};
 use super::Packer;
+use crate::analysis::Analysis;
 use crate::analysis::value_set::{VALUE_SLOTS, ValueSet};
-use crate::device::kernels::psell_pack_rows::PackDistinct;
+use crate::device::kernels::analysis::Distinct;
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
@@ -35,10 +36,11 @@ impl<T: Scalar> Packer<'_, T> {
             (self.work.cleared::<u64>(VALUE_SLOTS)?, self.work.cleared::<u32>(2)?);
         let most = Launch::over(BLOCKS * self.a.gpu.multiprocessors(), crate::device::BLOCK);
         let over = Launch::over(all.len().min(most.blocks() as usize * most.threads() as usize), 1);
+        let (module, name) = Analysis::distinct_kernel::<T>();
         let (values, count) = (all.ptr(), all.len() as u64);
-        let launch = over.with(PackDistinct { values, count, slots, counts });
+        let launch = over.with(Distinct { values, count, slots, counts });
         // SAFETY: the table has `VALUE_SLOTS` places and two counts.
-        unsafe { self.work.run("psell_pack_rows", &format!("pack_distinct_{}", T::KIND), launch)? };
+        unsafe { self.work.run(module.file, &name, launch)? };
         let (mut found, mut found_counts) = (Box::new([0; VALUE_SLOTS]), [0; 2]);
         self.work.read(counts, &mut found_counts)?;
         self.work.read(slots, &mut found[..])?;

@@ -1,10 +1,13 @@
-//! Scratch memory, launches and prefix sums for packing on a GPU.
+//! Working memory, launches and prefix sums of work on the default queue of a GPU.
 
-use super::super::constants::SCANNED;
+use super::constants::{BLOCK, SCANNED};
+use super::kernels::scan::{Sums, Tiles};
+use super::{Buffer, Gpu, Launch, Ptr, Queue};
 use crate::Error;
-use crate::device::kernels::psell_pack_rows::{PackScanSums, PackScanTiles};
-use crate::device::{BLOCK, Buffer, Gpu, Launch, Ptr, Queue};
 use std::cell::RefCell;
+
+/// Kernel file of the prefix sums.
+pub(crate) const SCAN: &str = "scan";
 
 /// Numbers per tile of a prefix sum.
 const TILE: usize = SCANNED * BLOCK as usize;
@@ -12,11 +15,11 @@ const TILE: usize = SCANNED * BLOCK as usize;
 /// Alignment of pieces of the scratch memory, in bytes.
 const ALIGNMENT: usize = 256;
 
-/// Scratch memory of a matrix that is being packed: mostly one allocation, because each takes as
-/// long as a product.
+/// Working memory of a matrix that is being analysed or packed: mostly one allocation, because each
+/// takes as long as a product.
 #[derive(Debug)]
-pub(super) struct WorkingMemory {
-    pub(super) gpu: Gpu,
+pub(crate) struct WorkingMemory {
+    pub(crate) gpu: Gpu,
     memory: RefCell<Memory>,
 }
 
@@ -29,7 +32,7 @@ struct Memory {
 
 impl WorkingMemory {
     /// Allocates `bytes` bytes of scratch memory at once.
-    pub(super) fn new(gpu: Gpu, bytes: usize) -> Result<Self, Error> {
+    pub(crate) fn new(gpu: Gpu, bytes: usize) -> Result<Self, Error> {
         let memory = Memory { chunks: vec![gpu.working_memory(bytes)?], taken: 0 };
         Ok(Self { gpu, memory: RefCell::new(memory) })
     }
@@ -39,7 +42,7 @@ impl WorkingMemory {
     }
 
     /// Returns uninitialised memory for `len` elements, valid until `self` is dropped.
-    pub(super) fn take<N: Copy>(&self, len: usize) -> Result<Ptr<N>, Error> {
+    pub(crate) fn take<N: Copy>(&self, len: usize) -> Result<Ptr<N>, Error> {
         let mut memory = self.memory.borrow_mut();
         let bytes = (len * size_of::<N>()).next_multiple_of(ALIGNMENT);
         if memory.chunks.last().is_none_or(|chunk| chunk.len() - memory.taken < bytes) {
@@ -53,7 +56,7 @@ impl WorkingMemory {
     }
 
     /// Returns memory for `len` elements and enqueues its zeroing.
-    pub(super) fn cleared<N: Copy>(&self, len: usize) -> Result<Ptr<N>, Error> {
+    pub(crate) fn cleared<N: Copy>(&self, len: usize) -> Result<Ptr<N>, Error> {
         let ptr = self.take(len)?;
         // SAFETY: `len` elements, which live until `self` is dropped, after all enqueued work.
         unsafe { self.queue().clear(ptr, len)? };
@@ -61,7 +64,7 @@ impl WorkingMemory {
     }
 
     /// Allocates memory that outlives `self`, and enqueues its zeroing.
-    pub(super) fn output<N: Copy>(&self, len: usize) -> Result<Buffer<N>, Error> {
+    pub(crate) fn output<N: Copy>(&self, len: usize) -> Result<Buffer<N>, Error> {
         let buffer = self.gpu.uninitialised(len)?;
         // SAFETY: `len` elements; freeing them waits.
         unsafe { self.queue().clear(buffer.ptr(), len)? };
@@ -69,10 +72,15 @@ impl WorkingMemory {
     }
 
     /// Copies from the GPU, after everything enqueued.
-    pub(super) fn read<N: Copy>(&self, from: Ptr<N>, to: &mut [N]) -> Result<(), Error> {
-        // SAFETY: callers read memory that they took; the wait outlasts the copy.
-        unsafe { self.queue().copy_out(to, from)? };
-        self.queue().synchronize()
+    pub(crate) fn read<N: Copy>(&self, from: Ptr<N>, to: &mut [N]) -> Result<(), Error> {
+        // SAFETY: callers read memory that they took, which lives as long as `self`.
+        unsafe { self.gpu.known(from.address(), to.len()) }.read(self.queue(), to)
+    }
+
+    /// Copies `len` elements from the GPU, after everything enqueued.
+    pub(crate) fn read_vec<N: Copy>(&self, from: Ptr<N>, len: usize) -> Result<Vec<N>, Error> {
+        // SAFETY: callers read memory that they took, which lives as long as `self`.
+        unsafe { self.gpu.known(from.address(), len) }.to_vec()
     }
 
     /// Enqueues a kernel of `kernels/<module>.cu`.
@@ -80,7 +88,7 @@ impl WorkingMemory {
     /// # Safety
     ///
     /// As for [`Kernel::launch`](crate::device::Kernel::launch).
-    pub(super) unsafe fn run(
+    pub(crate) unsafe fn run(
         &self,
         module: &'static str,
         name: &str,
@@ -96,7 +104,7 @@ impl WorkingMemory {
     /// # Safety
     ///
     /// The numbers and totals are in the memory of the GPU.
-    pub(super) unsafe fn scan(
+    pub(crate) unsafe fn scan(
         &self,
         numbers: Ptr<u64>,
         count: usize,
@@ -105,13 +113,13 @@ impl WorkingMemory {
     ) -> Result<(), Error> {
         let tiles = count.div_ceil(TILE) as u32;
         let sums = self.take::<u64>((tiles * arrays) as usize)?;
-        let params = PackScanSums { data: numbers, count: count as u64, tiles, sums };
+        let params = Sums { data: numbers, count: count as u64, tiles, sums };
         let launch = Launch::new(tiles * arrays, BLOCK).with(params);
         // SAFETY: there is a block for every tile, and the caller's promise.
         unsafe {
-            self.run("psell_pack_rows", "pack_scan_sums", launch)?;
+            self.run(SCAN, "scan_sums", launch)?;
             self.scan_tiles(sums, tiles, arrays, totals)?;
-            self.run("psell_pack_rows", "pack_scan_numbers", launch)
+            self.run(SCAN, "scan_numbers", launch)
         }
     }
 
@@ -120,7 +128,7 @@ impl WorkingMemory {
     /// # Safety
     ///
     /// As for [`scan`](Self::scan).
-    pub(super) unsafe fn scan_tiles(
+    pub(crate) unsafe fn scan_tiles(
         &self,
         sums: Ptr<u64>,
         tiles: u32,
@@ -128,9 +136,9 @@ impl WorkingMemory {
         totals: Ptr<u64>,
     ) -> Result<(), Error> {
         let blocks = if tiles == 0 { 0 } else { arrays };
-        let launch = Launch::new(blocks, BLOCK).with(PackScanTiles { sums, tiles, totals });
+        let launch = Launch::new(blocks, BLOCK).with(Tiles { sums, tiles, totals });
         // SAFETY: the caller's promise.
-        unsafe { self.run("psell_pack_rows", "pack_scan_tiles", launch) }
+        unsafe { self.run(SCAN, "scan_tiles", launch) }
     }
 }
 

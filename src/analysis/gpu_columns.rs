@@ -1,0 +1,127 @@
+//! Positions of the entries of a matrix in the memory of a GPU, and copies of samples of them.
+
+use super::sample::Sample;
+use crate::device::kernels::analysis::{ColumnSpans, Gather};
+use crate::device::{BLOCK, Buffer, CsrSource, Gpu, Launch, Ptr, WorkingMemory};
+use crate::{Error, Scalar};
+use std::ops::Range;
+
+/// Working memory for samples, in bytes.
+pub(super) const SMALL: usize = 1 << 22;
+
+/// Kernel file of the analysis.
+pub(super) const FILE: &str = "analysis";
+
+/// Threads per warp.
+pub(super) const WARP: u32 = 32;
+
+/// Row offsets and columns of a checked matrix in the memory of a GPU.
+#[derive(Debug)]
+pub(crate) struct GpuColumns<'a> {
+    pub(crate) gpu: Gpu,
+    pub(crate) nrows: usize,
+    pub(crate) ncols: usize,
+    row_ptr: &'a Buffer<usize>,
+    col_idx: &'a Buffer<u32>,
+    /// Working memory.
+    pub(crate) work: WorkingMemory,
+}
+
+impl<'a> GpuColumns<'a> {
+    /// A matrix of which only samples are read.
+    ///
+    /// # Errors
+    ///
+    /// Errors of allocation.
+    pub(crate) fn for_samples<T: Scalar>(a: &'a CsrSource<T>) -> Result<Self, Error> {
+        Self::with_room(a, SMALL)
+    }
+
+    /// A matrix whose analysis takes `room` bytes of working memory.
+    ///
+    /// # Errors
+    ///
+    /// Errors of allocation.
+    pub(super) fn with_room<T: Scalar>(a: &'a CsrSource<T>, room: usize) -> Result<Self, Error> {
+        let (row_ptr, col_idx) = (&a.row_ptr, &*a.col_idx);
+        let work = WorkingMemory::new(a.gpu, room)?;
+        Ok(Self { gpu: a.gpu, nrows: a.nrows, ncols: a.ncols, row_ptr, col_idx, work })
+    }
+
+    /// Number of entries.
+    pub(crate) fn nnz(&self) -> usize {
+        self.col_idx.len()
+    }
+
+    /// Row offsets, in the type of the kernels.
+    pub(crate) fn row_ptr(&self) -> Ptr<u64> {
+        self.row_ptr.ptr().cast()
+    }
+
+    /// Columns of the entries.
+    pub(crate) fn col_idx(&self) -> Ptr<u32> {
+        self.col_idx.ptr()
+    }
+
+    /// Copies of ranges of the row offsets.
+    pub(super) fn offsets(&self, ranges: &[Range<usize>]) -> Result<Sample<'a, usize>, Error> {
+        self.gathered(self.row_ptr.ptr(), "gather_u64", ranges)
+    }
+
+    /// Copies of ranges of the columns.
+    pub(super) fn columns(&self, ranges: &[Range<usize>]) -> Result<Sample<'a, u32>, Error> {
+        self.gathered(self.col_idx(), "gather_u32", ranges)
+    }
+
+    fn gathered<E: Copy>(
+        &self,
+        elements: Ptr<E>,
+        kernel: &str,
+        ranges: &[Range<usize>],
+    ) -> Result<Sample<'a, E>, Error> {
+        /// Elements that a warp copies.
+        const PIECE: usize = 512;
+        let pieces = ranges.iter().flat_map(|range| {
+            range.clone().step_by(PIECE).map(|start| start..(start + PIECE).min(range.end))
+        });
+        let (mut from, mut to) = (Vec::new(), vec![0u64]);
+        let mut len = 0;
+        for piece in pieces {
+            from.push(piece.start as u64);
+            len += piece.len();
+            to.push(len as u64);
+        }
+        let count = from.len();
+        from.append(&mut to);
+        let (places, copies) = (self.work.take::<u64>(from.len())?, self.work.take::<E>(len)?);
+        // SAFETY: there are as many elements, and the wait below outlasts the copy.
+        unsafe { self.gpu.queue().copy_in(places, &from)? };
+        let to = places.add(count);
+        // There are fewer than 2³² pieces of any sample.
+        let (from, count) = (places, count as u32);
+        let launch = Launch::over(count as usize, WARP);
+        let launch = launch.with(Gather { elements, from, to, count, copies });
+        // SAFETY: the ranges are in the array, and there is room for their copies.
+        unsafe { self.work.run(FILE, kernel, launch)? };
+        Ok(Sample::of_copies(self.work.read_vec(copies, len)?, ranges))
+    }
+
+    /// Least and largest column of rows, or `[u32::MAX, 0]` of a row without entries.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(crate) fn spans(&self, rows: &[u32]) -> Result<Vec<[u32; 2]>, Error> {
+        let (list, spans) =
+            (self.work.take::<u32>(rows.len())?, self.work.take::<[u32; 2]>(rows.len())?);
+        let (row_ptr, cols) = (self.row_ptr(), self.col_idx());
+        let launch = Launch::new(rows.len() as u32, BLOCK);
+        let launch = launch.with(ColumnSpans { row_ptr, cols, rows: list, spans });
+        // SAFETY: there is a block and a place for every row, and the wait outlasts the copy.
+        unsafe {
+            self.gpu.queue().copy_in(list, rows)?;
+            self.work.run(FILE, "column_spans", launch)?;
+        }
+        self.work.read_vec(spans, rows.len())
+    }
+}

@@ -1,0 +1,82 @@
+//! Samples of the positions of entries, of a matrix in host memory or in that of a GPU.
+
+use super::gpu_columns::GpuColumns;
+use super::sample::Sample;
+use crate::Error;
+use crate::matrix::CsrColumns;
+use std::ops::Range;
+
+/// Row offsets and columns of a matrix, of which samples are read. In host memory samples are
+/// borrowed; from the memory of a GPU they are copied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sampler<'a> {
+    /// In host memory.
+    Host(CsrColumns<'a>),
+    /// In the memory of a GPU.
+    Gpu(&'a GpuColumns<'a>),
+}
+
+impl<'a> Sampler<'a> {
+    /// Number of rows.
+    pub(crate) fn nrows(self) -> usize {
+        match self {
+            Self::Host(a) => a.nrows(),
+            Self::Gpu(a) => a.nrows,
+        }
+    }
+
+    /// Number of columns.
+    pub(crate) fn ncols(self) -> usize {
+        match self {
+            Self::Host(a) => a.ncols(),
+            Self::Gpu(a) => a.ncols,
+        }
+    }
+
+    /// Number of entries.
+    pub(crate) fn nnz(self) -> usize {
+        match self {
+            Self::Host(a) => a.nnz(),
+            Self::Gpu(a) => a.nnz(),
+        }
+    }
+
+    /// Ranges of the row offsets.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(crate) fn offsets(self, ranges: Vec<Range<usize>>) -> Result<Sample<'a, usize>, Error> {
+        match self {
+            Self::Host(a) => Ok(Sample::of(a.row_ptr(), ranges)),
+            Self::Gpu(a) => a.offsets(&ranges),
+        }
+    }
+
+    /// Ranges of the columns.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(crate) fn columns(self, ranges: Vec<Range<usize>>) -> Result<Sample<'a, u32>, Error> {
+        match self {
+            Self::Host(a) => Ok(Sample::of(a.col_idx(), ranges)),
+            Self::Gpu(a) => a.columns(&ranges),
+        }
+    }
+
+    /// Ranges of the entries of ranges of rows.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(crate) fn entries(
+        self,
+        rows: impl Iterator<Item = Range<usize>>,
+    ) -> Result<Vec<Range<usize>>, Error> {
+        let ends = rows.flat_map(|rows| [rows.start..rows.start + 1, rows.end..rows.end + 1]);
+        let ends = self.offsets(ends.collect())?;
+        let range = |i: usize| ends.get(2 * i)[0]..ends.get(2 * i + 1)[0];
+        Ok((0..ends.len() / 2).map(range).collect())
+    }
+}
