@@ -96,7 +96,7 @@ impl<T: Scalar> PartOp<T> {
             (0..a.nrows() as u32).partition(is_interior);
         let halo = Halo::new(&*comm, agree(&*comm, used_columns(a, &boundary))?, &columns)?;
         let builder = settings.builder.clone().device(device.clone());
-        let build = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
+        let row_set = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
             let a = RowSet::copy(a, &rows, ncols, renumber)?;
             let op = match order {
                 Some(order) => order.build(&builder, &device, a.view())?,
@@ -104,12 +104,12 @@ impl<T: Scalar> PartOp<T> {
             };
             Ok::<_, Error>(RowSet { op, rows })
         };
-        let built = || {
+        let sets = || {
             let place = |column: u32| halo.columns.partition_point(|&c| c < column) as u32;
-            let interior = build(interior, own.len(), &|column| column - own.start)?;
-            Ok((interior, build(boundary, halo.columns.len(), &place)?))
+            let interior = row_set(interior, own.len(), &|column| column - own.start)?;
+            Ok((interior, row_set(boundary, halo.columns.len(), &place)?))
         };
-        let (interior, boundary) = agree(&*comm, built())?;
+        let (interior, boundary) = agree(&*comm, sets())?;
         let mut part = Self {
             sums: Arc::new(TreeSums::new(comm.clone(), &rows, settings.group.as_ref())?),
             row_ptr: a.row_ptr().to_vec(),
