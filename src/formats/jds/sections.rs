@@ -332,13 +332,14 @@ mod tests {
         }
 
         #[test]
-        fn every_split_covers_every_row_once(
+        fn every_sectioning_covers_every_row_once(
             lengths in prop::collection::vec(0u32..30, 0..300),
             n in 1u32..9,
         ) {
             let histogram = Histogram::of(&lengths);
             for (_, method) in METHODS.iter().copied() {
-                let sections = Sectioning { method, sections: Some(n), cost: None }.sections(&histogram);
+                let given = Sectioning { method, sections: Some(n), cost: None };
+                let sections = given.sections(&histogram);
                 let mut next = (0, 0);
                 for s in &sections {
                     prop_assert_eq!((s.first_row, s.start), next);
