@@ -325,7 +325,7 @@ fn analyze_and_the_others_print_objects_too() {
         "fingerprint",
         "formats",
         "hyb_widths",
-        "jds_splits",
+        "jds_sections",
         "matrix",
         "ncols",
         "nnz",
@@ -341,7 +341,7 @@ fn analyze_and_the_others_print_objects_too() {
     ];
     assert_eq!(keys(report), expected);
     assert_eq!(report["hyb_widths"].as_array().unwrap().len(), 8);
-    assert_eq!(report["jds_splits"].as_array().unwrap().len(), 3);
+    assert_eq!(report["jds_sections"].as_array().unwrap().len(), 3);
     assert_eq!(json(&["gallery", "list", "--json"]).len(), sparseop::matrix::gallery::list().len());
     assert_eq!(json(&["devices", "--json"])[0]["device"], "cpu");
     let applied = &json(&["apply", "gallery:small,n=2", "--json"])[0];

@@ -105,7 +105,7 @@ impl<T: Scalar> PartOp<T> {
             None => halo,
         };
         let builder = settings.builder.clone().device(device.clone());
-        let build = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
+        let row_set = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
             let a = RowSet::copy(a, &rows, ncols, renumber)?;
             let op = match (&settings.sliced, order) {
                 (Some(sliced), _) => sliced.build(&builder, &a)?,
@@ -114,11 +114,11 @@ impl<T: Scalar> PartOp<T> {
             };
             Ok::<_, Error>(RowSet { op, rows })
         };
-        let built = || {
-            let interior = build(interior, own.len(), &|column| column - own.start)?;
-            Ok((interior, build(boundary, halo.width(), &|column| halo.place(column))?))
+        let sets = || {
+            let interior = row_set(interior, own.len(), &|column| column - own.start)?;
+            Ok((interior, row_set(boundary, halo.width(), &|column| halo.place(column))?))
         };
-        let (interior, boundary) = agree(&*comm, built())?;
+        let (interior, boundary) = agree(&*comm, sets())?;
         let mut part = Self {
             sums: Arc::new(TreeSums::new(comm.clone(), &rows, settings.group.as_ref())?),
             row_ptr: a.row_ptr().to_vec(),

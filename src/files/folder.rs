@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
+pub(super) use unix::user;
 
 /// An opened folder.
 #[derive(Debug)]
@@ -46,6 +48,12 @@ mod unix {
     /// The answer of a system call that returns a negative number for an error.
     fn answer(returned: libc::c_int) -> io::Result<libc::c_int> {
         if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
+    }
+
+    /// The effective user of the process.
+    pub(in super::super) fn user() -> u32 {
+        // SAFETY: the call has no argument and always succeeds.
+        unsafe { libc::geteuid() }
     }
 
     fn terminated(name: &OsStr) -> io::Result<CString> {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 #[cfg(unix)]
-pub(super) use unix::{check, user};
+pub(super) use unix::check;
 
 /// Warnings about files that are not trusted.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -264,6 +264,7 @@ use unix::{open_trusted, trusted};
 /// Folders and files on Unix.
 #[cfg(unix)]
 mod unix {
+    use super::super::folder::user;
     use super::{Folder, OsStr, io, untrusted};
     use std::fs::{File, Metadata};
     use std::os::unix::fs::MetadataExt;
@@ -311,12 +312,6 @@ mod unix {
             return Ok(());
         }
         Err(untrusted(format!("it belongs to user {owner}, and this process to user {user}")))
-    }
-
-    /// The effective user of the process.
-    pub(in super::super) fn user() -> u32 {
-        // SAFETY: the call has no argument and always succeeds.
-        unsafe { libc::geteuid() }
     }
 }
 

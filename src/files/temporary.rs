@@ -220,7 +220,7 @@ fn leftover(folder: &Folder, name: &OsStr, process: libc::pid_t) -> io::Result<O
     // Read with the lock: the file may have been removed or written before.
     let (found, named) = (file.metadata()?, folder.open_regular(name)?.metadata()?);
     let is_named = (found.dev(), found.ino()) == (named.dev(), named.ino());
-    let is_own = found.uid() == super::private::user();
+    let is_own = found.uid() == super::folder::user();
     let (modified, now) = (found.modified()?, SystemTime::now());
     let is_old = now.duration_since(modified).unwrap_or_else(|ahead| ahead.duration()) > AGE;
     Ok((is_free && is_named && is_own && is_old).then_some(file))

@@ -273,7 +273,7 @@ fn every_folder_of_the_library_is_trusted_or_not_used() {
     set(0o755);
     write().unwrap();
     // Only the superuser can give files away.
-    let user = private::user();
+    let user = folder::user();
     if chown(&above, Some(user + 1), None).is_ok() {
         refused("belongs to user");
         chown(&above, Some(user), None).unwrap();

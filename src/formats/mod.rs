@@ -17,7 +17,6 @@ pub mod ell;
 mod encoded;
 pub mod hyb;
 pub mod jds;
-pub mod kernel_names;
 mod plan_text;
 pub mod psell;
 mod registry;
@@ -133,6 +132,11 @@ pub(crate) trait Format: 'static {
 
     /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
     fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
+
+    /// Fallback kernels of a kernel of the format that was not measured, the nearest first.
+    fn fallback_kernels(_kernel: &str) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Kernel whose matrices are prepared like those of the plan, if the plan's own kernel was not
     /// measured and `measured` predicts its products. None if it is that one. `measured` is

@@ -51,6 +51,16 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::kernel(plan, on)),+ }
             }
 
+            /// Fallback kernels of a kernel that was not measured, the nearest first. The name of a
+            /// kernel begins with that of its format.
+            #[doc(hidden)]
+            pub fn fallback_kernels(kernel: &str) -> Vec<String> {
+                match kernel.split('.').next() {
+                    $(Some(stringify!($module)) => $module::$Format::fallback_kernels(kernel),)+
+                    _ => Vec::new(),
+                }
+            }
+
             /// Work and memory traffic of one SpMV under this plan, computed without packing.
             #[doc(hidden)]
             pub fn work(&self, analysis: &Analysis, scalar: ScalarKind) -> Work {

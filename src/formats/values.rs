@@ -4,6 +4,14 @@ use crate::Scalar;
 use crate::analysis::{Analysis, Distinct};
 use crate::parallel;
 
+/// Suffix of the names of kernels for one value of all entries.
+const SAME: &str = ".same";
+
+/// Fallback kernel of one for a single value: that for stored values.
+pub(crate) fn without_same(kernel: &str) -> Vec<String> {
+    kernel.strip_suffix(SAME).map(str::to_owned).into_iter().collect()
+}
+
 /// Values of a packed matrix, in host or GPU memory.
 #[derive(Debug)]
 pub(crate) enum SlotValues<T, Array = Vec<T>> {

@@ -337,9 +337,7 @@ impl<T: Scalar> SpmmPacking<T> {
             }
         }
     }
-}
 
-impl<T: Scalar> SpmmPacking<T> {
     /// Axpby epilogue of products with `elements` elements.
     fn scaler(&self, elements: usize) -> Arc<Scaler<T>> {
         /// Numbers of elements that are kept: freeing working memory waits for the GPU.

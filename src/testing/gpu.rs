@@ -74,9 +74,9 @@ fn one_row_of_a_million() {
     let x = x_vector(a.ncols());
     let oracle = Oracle::of(a.view(), &x);
     for plan in plans(&a) {
-        let placed = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
+        let resident = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
         oracle
-            .check(&product(device, &placed, a.nrows(), &x))
+            .check(&product(device, &resident, a.nrows(), &x))
             .unwrap_or_else(|wrong| panic!("{plan}: {wrong}"));
     }
 }
@@ -446,8 +446,8 @@ fn more_than_two_billion_slots() {
         "hyb(width:65)",
     ] {
         let plan: Plan = text.parse().unwrap();
-        let placed = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
-        let y = product(device, &placed, nrows, &x);
+        let resident = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
+        let y = product(device, &resident, nrows, &x);
         let wrong = (0..nrows).find(|&row| y[row] != expected(row));
         assert_eq!(wrong, None, "{plan}: the first wrong row");
         eprintln!("{plan}: right on {} slots", nrows * len);

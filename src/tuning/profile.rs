@@ -7,8 +7,7 @@ use super::ron_text;
 use crate::device::{Ceilings, DeviceSpec};
 use crate::error::printable;
 use crate::files::open_regular;
-use crate::formats::kernel_names::fallback_kernels;
-use crate::formats::{KernelCosts, Target, Work};
+use crate::formats::{KernelCosts, Plan, Target, Work};
 use crate::{Error, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -298,7 +297,8 @@ impl Profile {
     ) -> Option<(&str, &Coefficients)> {
         let kernels = self.coefficients.get(&scalar)?;
         let of = |name: &str| kernels.get_key_value(name);
-        let found = of(kernel).or_else(|| fallback_kernels(kernel).find_map(|name| of(&name)));
+        let found =
+            of(kernel).or_else(|| Plan::fallback_kernels(kernel).iter().find_map(|name| of(name)));
         found.map(|(name, coefficients)| (name.as_str(), coefficients))
     }
 

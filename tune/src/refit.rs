@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
 use sparseop::device::{Ceilings, DeviceSpec, prepare_threads};
-use sparseop::formats::kernel_names::{SPLIT_ROWS, fallback_kernels};
+use sparseop::formats::psell::SPLIT_ROWS;
 use sparseop::formats::{Plan, Target};
 use sparseop::tuning::correction::{Correction, Feature, Features, correction_features};
 use sparseop::tuning::cost::{self, CacheReach, Prediction, Term, WorkTerms};
@@ -316,7 +316,9 @@ fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     // in the number of bytes gives more.
     groups.retain(|&(scalar, kernel), runs| {
         runs.len() >= FEWEST
-            || !fallback_kernels(kernel).any(|name| known.contains(&(scalar, &*name)))
+            || !Plan::fallback_kernels(kernel)
+                .iter()
+                .any(|name| known.contains(&(scalar, name.as_str())))
     });
     let mut families: BTreeMap<_, Vec<(&str, Vec<Observation>)>> = BTreeMap::new();
     let observed: Observed = groups

@@ -143,11 +143,12 @@ impl Trial {
         let eligible: Vec<bool> =
             packed.iter().map(|(entry, _)| entry.0.is_eligible(self.on)).collect();
         for (measured, rounds) in self.timing_runs.iter_mut().zip(&mut self.rounds) {
-            let mut turns: Vec<_> = packed
+            let mut products: Vec<_> = packed
                 .iter()
                 .map(|(_, matrix)| |repeats| bench.products(matrix, repeats))
                 .collect();
-            let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
+            let mut batches: Vec<&mut TimedBatch<'_>> =
+                products.iter_mut().map(|p| p as _).collect();
             // Plans are eliminated by their products alone; the number of products that amortise
             // the preparation enters later.
             let mut judge = Judge::new(vec![0.0; packed.len()]);

@@ -27,7 +27,7 @@ pub(super) struct AnalysisReport<'a> {
     symmetry: Option<Symmetry>,
     formats: Vec<ListedFormat>,
     hyb_widths: Vec<HybWidth>,
-    jds_splits: Vec<JdsSplit>,
+    jds_sections: Vec<JdsSections>,
     plan: &'a Plan,
     expected_calls: u64,
     profile: UsedProfile<'a>,
@@ -65,8 +65,8 @@ struct HybWidth {
 }
 
 #[derive(Serialize)]
-struct JdsSplit {
-    split: String,
+struct JdsSections {
+    sectioning: String,
     sections: usize,
     slots: u64,
     padding_ratio: f64,
@@ -96,8 +96,8 @@ pub(super) fn report(findings: &Findings) -> AnalysisReport<'_> {
         tail: work.tail,
         matrix_bytes: work.matrix_bytes,
     });
-    let jds_splits = findings.jds_splits().map(|(split, sections, slots)| JdsSplit {
-        split: split.to_string(),
+    let jds_sections = findings.sectionings().map(|(sectioning, sections, slots)| JdsSections {
+        sectioning: sectioning.to_string(),
         sections,
         slots,
         padding_ratio: padding_ratio(slots, nnz),
@@ -128,7 +128,7 @@ pub(super) fn report(findings: &Findings) -> AnalysisReport<'_> {
         symmetry: findings.symmetry,
         formats: formats.collect(),
         hyb_widths: hyb_widths.collect(),
-        jds_splits: jds_splits.collect(),
+        jds_sections: jds_sections.collect(),
         plan: &decision.plan,
         expected_calls: decision.request.expected_calls,
         profile: UsedProfile {

@@ -11,7 +11,7 @@ use super::report::{Page, ReportArg};
 use anyhow::Result;
 use sparseop::analysis::{Analysis, Fingerprint, Histogram, Pattern, Symmetry};
 use sparseop::formats::hyb::{Rule, Width};
-use sparseop::formats::jds::{BoundaryMethod, Split};
+use sparseop::formats::jds::{BoundaryMethod, Sectioning};
 use sparseop::formats::{FormatKind, Work, hyb};
 use sparseop::tuning::decision::Decision;
 use sparseop::tuning::stopwatch::timed;
@@ -161,14 +161,15 @@ impl Findings {
 
     /// Sections of JDS: at their optimum with a free number, and by every method with that number.
     /// Each comes with its number of slots.
-    fn jds_splits(&self) -> impl Iterator<Item = (Split, usize, u64)> {
-        let free = Split::default();
+    fn sectionings(&self) -> impl Iterator<Item = (Sectioning, usize, u64)> {
+        let free = Sectioning::default();
         let best = u32::try_from(free.outcome(self.histogram()).0).unwrap_or(u32::MAX).max(1);
-        let with = move |method| Split { method, sections: Some(best), cost: None };
-        let splits = [free, with(BoundaryMethod::EqualRows), with(BoundaryMethod::EqualLengths)];
-        splits.into_iter().map(|split| {
-            let (sections, slots) = split.outcome(self.histogram());
-            (split, sections, slots)
+        let with = move |method| Sectioning { method, sections: Some(best), cost: None };
+        let sectionings =
+            [free, with(BoundaryMethod::EqualRows), with(BoundaryMethod::EqualLengths)];
+        sectionings.into_iter().map(|sectioning| {
+            let (sections, slots) = sectioning.outcome(self.histogram());
+            (sectioning, sections, slots)
         })
     }
 }

@@ -188,7 +188,7 @@ fn details(out: &mut String, findings: &Findings) -> fmt::Result {
     writeln!(out)?;
     *out += &hyb_widths(findings);
     writeln!(out)?;
-    *out += &jds_splits(findings);
+    *out += &sectionings(findings);
     writeln!(out, "\n{}", explanation(findings))?;
     took(out, findings)
 }
@@ -349,15 +349,15 @@ fn hyb_widths(findings: &Findings) -> String {
     ) + "fixed                hyb(width:N), Ginkgo's column limit\n"
 }
 
-fn jds_splits(findings: &Findings) -> String {
+fn sectionings(findings: &Findings) -> String {
     let nnz = findings.analysis.rows.nnz;
     let columns =
         [("JDS sections", Left), ("sections", Right), ("slots", Right), ("padding ratio", Right)];
     table(
         &columns,
-        findings.jds_splits().map(|(split, sections, slots)| {
+        findings.sectionings().map(|(sectioning, sections, slots)| {
             let padding = format!("{:.2}", padding_ratio(slots, nnz));
-            vec![split.to_string(), sections.to_string(), slots.to_string(), padding]
+            vec![sectioning.to_string(), sections.to_string(), slots.to_string(), padding]
         }),
     )
 }

@@ -79,14 +79,14 @@ impl Baseline {
 
     /// All algorithms of the baseline on this machine.
     pub(super) fn peers(self, task: Task, device: &Device, console: &Console) -> Vec<Peer> {
-        let vectors_shape = task.vectors_shape != MultivectorShape::ONE;
+        let several = task.vectors_shape != MultivectorShape::ONE;
         match self {
-            Self::Sprs if vectors_shape => {
+            Self::Sprs if several => {
                 console.warn("sprs is left out: it is compared with one vector at a time");
                 Vec::new()
             }
             Self::Sprs => vec![Peer::Sprs],
-            Self::Cusparse if vectors_shape => SpMm::all().into_iter().map(Peer::SpMm).collect(),
+            Self::Cusparse if several => SpMm::all().into_iter().map(Peer::SpMm).collect(),
             Self::Cusparse => {
                 let transposing =
                     if task.transposed { Algorithm::transposing().to_vec() } else { Vec::new() };
@@ -101,9 +101,8 @@ impl Baseline {
 impl Peer {
     /// Baselines of our own that are not plans of the matrix.
     pub(super) fn own(task: Task) -> Vec<Self> {
-        let vectors_shape =
-            (task.vectors_shape != MultivectorShape::ONE).then_some(Self::OneVector);
-        task.transposed.then_some(Self::Transposed).into_iter().chain(vectors_shape).collect()
+        let one_vector = (task.vectors_shape != MultivectorShape::ONE).then_some(Self::OneVector);
+        task.transposed.then_some(Self::Transposed).into_iter().chain(one_vector).collect()
     }
 
     /// Engine and plan, as in reports.

@@ -128,10 +128,10 @@ pub(super) fn run(args: &BenchArgs, console: &Console) -> Result<()> {
 impl BenchArgs {
     /// The task that the arguments describe.
     fn task(&self) -> Task {
-        let vectors_shape =
+        let several =
             |count| MultivectorShape { count: usize::from(count), layout: self.layout.into() };
         Task {
-            vectors_shape: self.vectors.map_or(MultivectorShape::ONE, vectors_shape),
+            vectors_shape: self.vectors.map_or(MultivectorShape::ONE, several),
             transposed: self.transpose,
         }
     }

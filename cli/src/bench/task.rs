@@ -75,12 +75,12 @@ impl<T: Scalar> TestVectors<T> {
     /// `count` vectors for a matrix, the first of them [`x_vector`].
     pub(super) fn new(a: CsrView<'_, T>, count: usize) -> Self {
         /// Offset between vectors, far from any stride of a matrix.
-        const LONG_ROWS: usize = 7919;
+        const SHIFT: usize = 7919;
         let len = a.ncols();
         let mut columns = Vec::with_capacity(len * count);
         for v in 0..count {
             let mut x = x_vector(len);
-            x.rotate_left(v * LONG_ROWS % len.max(1));
+            x.rotate_left(v * SHIFT % len.max(1));
             columns.append(&mut x);
         }
         Self::of(a, columns, count)
@@ -106,26 +106,26 @@ impl<T: Scalar> TestVectors<T> {
     pub(super) fn on(
         &self,
         device: &Device,
-        vectors_shape: MultivectorShape,
+        shape: MultivectorShape,
     ) -> Result<Rc<DeviceVec<T>>, Error> {
         let mut known = self.on_device.borrow_mut();
-        if let Some((_, x)) = known.iter().find(|known| known.0 == vectors_shape) {
+        if let Some((_, x)) = known.iter().find(|known| known.0 == shape) {
             return Ok(x.clone());
         }
-        let columns = &self.columns[..self.len * vectors_shape.count];
-        let x = Rc::new(match vectors_shape.layout {
+        let columns = &self.columns[..self.len * shape.count];
+        let x = Rc::new(match shape.layout {
             Layout::RowMajor => {
-                DeviceVec::from_slice(device, &rows(columns, self.len, vectors_shape.count))?
+                DeviceVec::from_slice(device, &rows(columns, self.len, shape.count))?
             }
             _ => DeviceVec::from_slice(device, columns)?,
         });
-        known.push((vectors_shape, x.clone()));
+        known.push((shape, x.clone()));
         Ok(x)
     }
 
     /// The largest relative error of the products.
-    pub(super) fn check(&self, y: &[T], vectors_shape: MultivectorShape) -> Result<f64, String> {
-        let MultivectorShape { count, layout } = vectors_shape;
+    pub(super) fn check(&self, y: &[T], shape: MultivectorShape) -> Result<f64, String> {
+        let MultivectorShape { count, layout } = shape;
         let nrows = y.len() / count;
         let mut largest = 0.0f64;
         for (v, oracle) in self.oracles[..count].iter().enumerate() {
@@ -160,9 +160,9 @@ mod tests {
     fn both_layouts_hold_the_same_and_a_wrong_vector_is_named() {
         let a = CsrMatrix::try_new(2, 2, vec![0, 1, 2], vec![1, 0], vec![1.0f64, 1.0]).unwrap();
         let vectors = TestVectors::of(a.view(), vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
-        let vectors_shape = |layout| MultivectorShape { count: 3, layout };
-        let (row, column) = (vectors_shape(Layout::RowMajor), vectors_shape(Layout::ColumnMajor));
-        let x = |vectors_shape| vectors.on(&Device::Cpu, vectors_shape).unwrap().to_vec().unwrap();
+        let shape = |layout| MultivectorShape { count: 3, layout };
+        let (row, column) = (shape(Layout::RowMajor), shape(Layout::ColumnMajor));
+        let x = |shape| vectors.on(&Device::Cpu, shape).unwrap().to_vec().unwrap();
         assert_eq!(
             (x(row), x(column)),
             (vec![1., 3., 5., 2., 4., 6.], vec![1., 2., 3., 4., 5., 6.])

@@ -5,7 +5,7 @@ use super::{Matrix, grouped};
 use crate::console::percent;
 use maud::{Markup, html};
 use sparseop::analysis::{Bin, Histogram};
-use sparseop::formats::jds::{JdsLayout, Split};
+use sparseop::formats::jds::{JdsLayout, Sectioning};
 use sparseop::formats::{Costs, hyb, jds};
 use sparseop::{Plan, ScalarKind};
 
@@ -69,7 +69,7 @@ impl Thresholds {
             _ => None,
         });
         let sectioned = sectioned.unwrap_or(jds::JdsPlan {
-            layout: JdsLayout::Sections(Split::by_costs(costs), jds::Launches::default()),
+            layout: JdsLayout::Sections(Sectioning::by_costs(costs), jds::Launches::default()),
             tail: None,
         });
         Self {

@@ -51,7 +51,7 @@ mod probe;
 use plan::Block;
 pub use plan::BlockedPlan;
 
-use super::values::{SlotValues, is_equal};
+use super::values::{SlotValues, is_equal, without_same};
 use super::{
     Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work, megabytes,
     vector_bytes,
@@ -189,6 +189,10 @@ impl Format for Blocked {
             (Block::Hot, false) => "blocked.hot",
             (Block::Hot, true) => "blocked.hot.same",
         }
+    }
+
+    fn fallback_kernels(kernel: &str) -> Vec<String> {
+        without_same(kernel)
     }
 
     fn pack<T: Scalar>(plan: &BlockedPlan, a: CsrView<'_, T>) -> Result<HostBlocked<T>, Error> {

@@ -50,9 +50,9 @@ fn filled<N: Copy + Default>(len: usize, numbers: &[N]) -> Vec<N> {
 fn check<T: Scalar>(plan: &BlockedPlan, columns: u32, a: &CsrMatrix<T>, x: &[T], context: &str) {
     for device in devices() {
         let packed = Box::new(pack::pack_columns(plan, columns, a.view()).unwrap());
-        let placed = ResidentMatrix::on(device, packed).unwrap();
-        assert!(placed.unpack().unwrap() == *a, "unpacking {context} on {device}");
-        let y = product(device, &placed, a.nrows(), x);
+        let resident = ResidentMatrix::on(device, packed).unwrap();
+        assert!(resident.unpack().unwrap() == *a, "unpacking {context} on {device}");
+        let y = product(device, &resident, a.nrows(), x);
         Oracle::of(a.view(), x).check(&y).unwrap_or_else(|wrong| {
             panic!("blocked{plan} with {columns} on {device}, {context}: {wrong}")
         });

@@ -396,8 +396,8 @@ mod tests {
                 let mut packed = Csr::pack(&plan, a.view()).unwrap();
                 packed.row_ptr =
                     RowOffsets::Wide(a.row_ptr().iter().map(|&at| at as u64).collect());
-                let placed = ResidentMatrix::on(device, Box::new(packed)).unwrap();
-                let y = product(device, &placed, a.nrows(), &x);
+                let resident = ResidentMatrix::on(device, Box::new(packed)).unwrap();
+                let y = product(device, &resident, a.nrows(), &x);
                 oracle.check(&y).unwrap_or_else(|wrong| panic!("{text} on {device}: {wrong}"));
             }
         }

@@ -14,12 +14,12 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct DeviceHyb<T: Scalar> {
     plan: HybPlan,
     ell: DeviceEll<T>,
-    tail: PlacedTail<T>,
+    tail: ResidentTail<T>,
 }
 
 /// The COO part. None if it is empty.
 #[derive(Debug)]
-enum PlacedTail<T: Scalar> {
+enum ResidentTail<T: Scalar> {
     Gpu(Option<DeviceTail<T>>),
     Host(Option<HostTail<T>>),
 }
@@ -138,10 +138,10 @@ impl<T: Scalar> DeviceHyb<T> {
         let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (nrows, ncols));
         let some = host.coo.matrix_bytes() > 0;
         let tail = match host.plan.tail {
-            TailProcessor::Device => PlacedTail::Gpu(
+            TailProcessor::Device => ResidentTail::Gpu(
                 some.then(|| DeviceTail::new(&host.coo, gpu, residency)).transpose()?,
             ),
-            TailProcessor::Host => PlacedTail::Host(
+            TailProcessor::Host => ResidentTail::Host(
                 some.then(|| HostTail::new(&host.coo, host.ell.shape(), gpu)).transpose()?,
             ),
         };
@@ -155,31 +155,31 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceHyb<T> {
         // SAFETY: the caller's promise.
         let ell = |queue: &Queue| unsafe { self.ell.spmv(queue, x, y) };
         match &self.tail {
-            PlacedTail::Gpu(tail) => {
+            ResidentTail::Gpu(tail) => {
                 ell(queue)?;
                 // SAFETY: as above.
                 tail.as_ref().map_or(Ok(()), |tail| unsafe { tail.spmv_add(queue, x, y) })
             }
-            PlacedTail::Host(_) if queue.is_capturing()? => Err(Error::NotCapturable {
+            ResidentTail::Host(_) if queue.is_capturing()? => Err(Error::NotCapturable {
                 plan: format!("hyb{}", self.plan),
                 reason: "the host takes part in its products",
             }),
-            PlacedTail::Host(None) => ell(queue),
+            ResidentTail::Host(None) => ell(queue),
             // SAFETY: as above.
-            PlacedTail::Host(Some(tail)) => unsafe { tail.spmv_add_to(ell, queue, x, y) },
+            ResidentTail::Host(Some(tail)) => unsafe { tail.spmv_add_to(ell, queue, x, y) },
         }
     }
 
     fn waits(&self) -> bool {
-        matches!(self.tail, PlacedTail::Host(Some(_)))
+        matches!(self.tail, ResidentTail::Host(Some(_)))
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let ell = self.ell.to_host()?;
         let coo = match &self.tail {
-            PlacedTail::Gpu(Some(tail)) => tail.to_host()?,
-            PlacedTail::Host(Some(tail)) => tail.coo.expanded(tail.nrows, &tail.rows.to_vec()?),
-            PlacedTail::Gpu(None) | PlacedTail::Host(None) => HostCoo::empty(ell.shape()),
+            ResidentTail::Gpu(Some(tail)) => tail.to_host()?,
+            ResidentTail::Host(Some(tail)) => tail.coo.expanded(tail.nrows, &tail.rows.to_vec()?),
+            ResidentTail::Gpu(None) | ResidentTail::Host(None) => HostCoo::empty(ell.shape()),
         };
         HostHyb { plan: self.plan, ell, coo }.unpack()
     }
@@ -187,19 +187,19 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceHyb<T> {
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
         let [ell, _] = self.ell.values()?;
         match &self.tail {
-            PlacedTail::Gpu(tail) => {
+            ResidentTail::Gpu(tail) => {
                 Ok([ell, tail.as_ref().map_or((Ptr::NULL, 0), DeviceTail::values)])
             }
-            PlacedTail::Host(None) => Ok([ell, (Ptr::NULL, 0)]),
-            PlacedTail::Host(Some(_)) => Err(NoArrays::ELSEWHERE),
+            ResidentTail::Host(None) => Ok([ell, (Ptr::NULL, 0)]),
+            ResidentTail::Host(Some(_)) => Err(NoArrays::ELSEWHERE),
         }
     }
 
     /// Excludes the COO part with `tail:host`, because it is in host memory.
     fn device_bytes(&self) -> u64 {
         let tail = match &self.tail {
-            PlacedTail::Gpu(tail) => tail.as_ref().map_or(0, DeviceTail::bytes),
-            PlacedTail::Host(tail) => tail.as_ref().map_or(0, |tail| tail.rows.bytes()),
+            ResidentTail::Gpu(tail) => tail.as_ref().map_or(0, DeviceTail::bytes),
+            ResidentTail::Host(tail) => tail.as_ref().map_or(0, |tail| tail.rows.bytes()),
         };
         self.ell.device_bytes() + tail
     }

@@ -20,7 +20,7 @@
 //!
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively
 //! Parallel Processors*, chapter "Sparse Matrix Computation" (sections). The section boundaries are
-//! described in [`Split`].
+//! described in [`Sectioning`].
 #![doc = include_str!("operations.md")]
 
 mod access;
@@ -30,7 +30,7 @@ mod plan;
 mod sections;
 
 pub use plan::{JdsLayout, JdsPlan, Launches, TailLength};
-pub use sections::{BoundaryMethod, Split};
+pub use sections::{BoundaryMethod, Sectioning};
 
 use super::{
     Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
@@ -63,8 +63,8 @@ impl Format for Jds {
         "jds(sections:auto)",
         "jds(sections:3)",
         "jds(sections:auto,cost:4)",
-        "jds(sections:3,split:rows)",
-        "jds(sections:3,split:lengths)",
+        "jds(sections:3,bounds:rows)",
+        "jds(sections:3,bounds:lengths)",
         "jds(diagonals,tail:2)",
         "jds(sections:auto,tail:auto)",
         "jds(sections:auto,launch:each)",
@@ -75,10 +75,12 @@ impl Format for Jds {
     fn any_plan() -> proptest::strategy::BoxedStrategy<String> {
         use proptest::prelude::*;
         let tail = prop_oneof![Just(String::new()), (1u32..40).prop_map(|n| format!(",tail:{n}"))];
-        let split = prop::sample::select(vec!["", ",split:rows", ",split:lengths"]);
+        let sectioning = prop::sample::select(vec!["", ",bounds:rows", ",bounds:lengths"]);
         let each = prop::sample::select(vec!["", ",launch:each"]);
-        let sections = (1u32..12, split, each, tail.clone())
-            .prop_map(|(n, split, each, tail)| format!("jds(sections:{n}{split}{each}{tail})"));
+        let sections =
+            (1u32..12, sectioning, each, tail.clone()).prop_map(|(n, sectioning, each, tail)| {
+                format!("jds(sections:{n}{sectioning}{each}{tail})")
+            });
         prop_oneof![sections, tail.prop_map(|tail| format!("jds(diagonals{tail})"))].boxed()
     }
 
@@ -87,8 +89,8 @@ impl Format for Jds {
     }
 
     fn candidates(analysis: &Analysis, costs: Costs<'_>, _: Target) -> Vec<JdsPlan> {
-        let split = Split::by_costs(costs);
-        let layouts = [JdsLayout::Diagonals, JdsLayout::Sections(split, Launches::Fused)];
+        let sectioning = Sectioning::by_costs(costs);
+        let layouts = [JdsLayout::Diagonals, JdsLayout::Sections(sectioning, Launches::Fused)];
         let cut = TailLength::Auto.resolve(&analysis.rows.histogram);
         let whole = (analysis.rows.max <= CANDIDATE_WIDTH).then_some(None);
         let tail = (cut > 0 && cut < analysis.rows.max).then_some(Some(TailLength::Fixed(cut)));
@@ -105,8 +107,8 @@ impl Format for Jds {
             JdsLayout::Diagonals => {
                 (histogram.entries_beyond(0), 0, u64::from(width), (u64::from(width) + 1) * 8)
             }
-            JdsLayout::Sections(split, _) => {
-                let sections = split.sections(&histogram);
+            JdsLayout::Sections(sectioning, _) => {
+                let sections = sectioning.sections(&histogram);
                 let masked_slots =
                     |s: &Section| ((s.width - s.full) as u64).saturating_mul(s.rows as u64);
                 let table = size_of_val(&*sections) as u64;
@@ -198,7 +200,9 @@ impl<T: Scalar> HostJds<T> {
         let (histogram, cut) = plan.cut(&whole);
         let len = |row: u32| a.row_len(row as usize).min(cut as usize);
         let table = match plan.layout {
-            JdsLayout::Sections(split, _) => SlotPositions::Sections(split.sections(&histogram)),
+            JdsLayout::Sections(sectioning, _) => {
+                SlotPositions::Sections(sectioning.sections(&histogram))
+            }
             JdsLayout::Diagonals => {
                 let (mut jd_ptr, mut end, mut rows_left) = (vec![0], 0, a.nrows());
                 for &(length, rows) in histogram.classes() {

@@ -1,6 +1,6 @@
 //! Plans of JDS and their spelling.
 
-use super::sections::Split;
+use super::sections::Sectioning;
 use crate::Error;
 use crate::analysis::Histogram;
 use crate::formats::PlanArgs;
@@ -21,7 +21,7 @@ pub enum JdsLayout {
     /// Unpadded jagged diagonals.
     Diagonals,
     /// Sections, each padded to its own width.
-    Sections(Split, Launches),
+    Sections(Sectioning, Launches),
 }
 
 /// Number of launches for the sections on a GPU.
@@ -63,12 +63,12 @@ impl JdsPlan {
     /// Parses the arguments between the parentheses.
     pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
         let diagonals = args.flag("diagonals")?;
-        let split = Split::parse(args)?;
+        let sectioning = Sectioning::parse(args)?;
         let launches = args.word("launch", LAUNCHES)?;
-        let layout = match (diagonals, split, launches) {
+        let layout = match (diagonals, sectioning, launches) {
             (true, None, None) => JdsLayout::Diagonals,
             (false, ..) => {
-                JdsLayout::Sections(split.unwrap_or_default(), launches.unwrap_or_default())
+                JdsLayout::Sections(sectioning.unwrap_or_default(), launches.unwrap_or_default())
             }
             (true, ..) => {
                 return Err(
@@ -89,8 +89,10 @@ impl Display for JdsPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.layout {
             JdsLayout::Diagonals => f.write_str("(diagonals")?,
-            JdsLayout::Sections(split, Launches::Fused) => write!(f, "({split}")?,
-            JdsLayout::Sections(split, Launches::Each) => write!(f, "({split},launch:each")?,
+            JdsLayout::Sections(sectioning, Launches::Fused) => write!(f, "({sectioning}")?,
+            JdsLayout::Sections(sectioning, Launches::Each) => {
+                write!(f, "({sectioning},launch:each")?
+            }
         }
         match self.tail {
             None => f.write_str(")"),
@@ -107,7 +109,7 @@ impl JdsPlan {
         match self.layout {
             JdsLayout::Diagonals => Vec::new(),
             // Row lengths fit `u32`.
-            JdsLayout::Sections(split, _) => split
+            JdsLayout::Sections(sectioning, _) => sectioning
                 .sections(&self.cut(histogram).0)
                 .iter()
                 .map(|section| section.width as u32)

@@ -1,4 +1,4 @@
-//! Section boundaries of a JDS matrix: the exact optimum, and the simple splits it is compared
+//! Section boundaries of a JDS matrix: the exact optimum, and the simple rules that it is compared
 //! with.
 
 use crate::Error;
@@ -14,10 +14,10 @@ const DEFAULT_SECTION_SLOTS: u64 = 64;
 /// Kernel of all sections in one launch.
 pub(super) const KERNEL: &str = "jds.sections";
 
-/// Partition of sorted rows into sections: `sections:auto` or `sections:N`, with `split:` and
+/// Partition of sorted rows into sections: `sections:auto` or `sections:N`, with `bounds:` and
 /// `cost:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Split {
+pub struct Sectioning {
     /// Method that finds the boundaries.
     pub method: BoundaryMethod,
     /// Maximum number of sections, for [`BoundaryMethod::Optimal`]; the exact number (or the number
@@ -35,9 +35,9 @@ pub enum BoundaryMethod {
     /// row lengths.
     #[default]
     Optimal,
-    /// `split:rows`: equally many rows per section.
+    /// `bounds:rows`: equally many rows per section.
     EqualRows,
-    /// `split:lengths`: equally many distinct row lengths per section.
+    /// `bounds:lengths`: equally many distinct row lengths per section.
     EqualLengths,
 }
 
@@ -47,16 +47,16 @@ const METHODS: &[(&str, BoundaryMethod)] = &[
     ("lengths", BoundaryMethod::EqualLengths),
 ];
 
-/// Default number of sections of the simple splits: the examples of Kirk & Hwu have a handful.
+/// Default number of sections of the simple rules: the examples of Kirk & Hwu have a handful.
 const DEFAULT_SECTIONS: u32 = 8;
 
-impl Default for Split {
+impl Default for Sectioning {
     fn default() -> Self {
         Self { method: BoundaryMethod::Optimal, sections: None, cost: None }
     }
 }
 
-impl Display for Split {
+impl Display for Sectioning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.sections {
             None => f.write_str("sections:auto")?,
@@ -64,8 +64,8 @@ impl Display for Split {
         }
         match self.method {
             BoundaryMethod::Optimal => {}
-            BoundaryMethod::EqualRows => f.write_str(",split:rows")?,
-            BoundaryMethod::EqualLengths => f.write_str(",split:lengths")?,
+            BoundaryMethod::EqualRows => f.write_str(",bounds:rows")?,
+            BoundaryMethod::EqualLengths => f.write_str(",bounds:lengths")?,
         }
         self.cost.map_or(Ok(()), |cost| write!(f, ",cost:{cost}"))
     }
@@ -93,20 +93,20 @@ impl Section {
     }
 }
 
-impl Split {
-    /// Parses `sections`, `split` and `cost`. None if none of them is given.
+impl Sectioning {
+    /// Parses `sections`, `bounds` and `cost`. None if none of them is given.
     pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Option<Self>, Error> {
         let text = args.value("sections")?;
         let sections = match text {
             None | Some("auto") => None,
             Some(text) => Some(args.to_number("sections", text)?),
         };
-        let method = args.word("split", METHODS)?;
+        let method = args.word("bounds", METHODS)?;
         let cost = args.number("cost")?.map(u64::from);
         if cost.is_some()
             && matches!(method, Some(BoundaryMethod::EqualRows | BoundaryMethod::EqualLengths))
         {
-            return Err(args.error("`cost` only means something to the optimal split".to_owned()));
+            return Err(args.error("`cost` only means something to optimal bounds".to_owned()));
         }
         let given = text.is_some() || method.is_some() || cost.is_some();
         Ok(given.then(|| Self { method: method.unwrap_or_default(), sections, cost }))
@@ -332,13 +332,14 @@ mod tests {
         }
 
         #[test]
-        fn every_split_covers_every_row_once(
+        fn every_sectioning_covers_every_row_once(
             lengths in prop::collection::vec(0u32..30, 0..300),
             n in 1u32..9,
         ) {
             let histogram = Histogram::of(&lengths);
             for (_, method) in METHODS.iter().copied() {
-                let sections = Split { method, sections: Some(n), cost: None }.sections(&histogram);
+                let given = Sectioning { method, sections: Some(n), cost: None };
+                let sections = given.sections(&histogram);
                 let mut next = (0, 0);
                 for s in &sections {
                     prop_assert_eq!((s.first_row, s.start), next);
@@ -353,6 +354,6 @@ mod tests {
 
     #[test]
     fn an_empty_matrix_has_no_sections() {
-        assert!(Split::default().sections(&Histogram::of(&[])).is_empty());
+        assert!(Sectioning::default().sections(&Histogram::of(&[])).is_empty());
     }
 }

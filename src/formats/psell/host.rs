@@ -65,9 +65,10 @@ impl<T: Scalar> HostPsell<T> {
         let rows = SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols, split };
         check_room(rows.slices().saturating_mul(size_of::<Encoded>() + size_of::<PlacedSlice>()))?;
         let chunks = rows.encode();
-        let placed = Placement::of(&chunks, coder.size())?;
-        let mut stored = Stored::zeroed(&coder, placed.value_units * UNIT / coder.size().max(1))?;
-        let mut index = with_slack(placed.index_units * UNIT / size_of::<u32>())?;
+        let placement = Placement::of(&chunks, coder.size())?;
+        let mut stored =
+            Stored::zeroed(&coder, placement.value_units * UNIT / coder.size().max(1))?;
+        let mut index = with_slack(placement.index_units * UNIT / size_of::<u32>())?;
         let writer = Writer {
             a,
             rows,
@@ -83,14 +84,15 @@ impl<T: Scalar> HostPsell<T> {
                 unsafe { writer.slice(c * CHUNK + i, encoded, slice, slots) };
             }
         };
-        let slices = chunks.iter().zip(placed.slices.chunks(CHUNK));
+        let slices = chunks.iter().zip(placement.slices.chunks(CHUNK));
         parallel::for_each_item(slices.enumerate(), write);
         let long = LongRows::of(a, split, &coder)?;
         let skip = long.is_some().then(|| rows.skipped()).transpose()?;
-        let entries =
-            |s: usize| placed.slices.get(s).map_or(placed.entries, |slice| slice.entries_before);
-        let parts = partition(placed.slices.len(), 1, |s| entries(s) + (s * LANES) as u64);
-        let headers = listed(placed.slices.iter().map(|slice| slice.header))?;
+        let entries = |s: usize| {
+            placement.slices.get(s).map_or(placement.entries, |slice| slice.entries_before)
+        };
+        let parts = partition(placement.slices.len(), 1, |s| entries(s) + (s * LANES) as u64);
+        let headers = listed(placement.slices.iter().map(|slice| slice.header))?;
         let dictionary = coder.into_dictionary();
         let (nrows, ncols) = (a.nrows(), a.ncols());
         Ok(Self {

@@ -85,7 +85,7 @@ mod source;
 mod unpack;
 mod work;
 
-pub use plan::{PsellPlan, ValueEncoding};
+pub use plan::{PsellPlan, SPLIT_ROWS, ValueEncoding};
 pub(crate) use probe::SliceProbe;
 
 use super::encoded::{Coder, Narrowed, NarrowedPair, Sink, Stored, with_slack};
@@ -185,6 +185,10 @@ impl Format for Psell {
 
     fn kernel(plan: &PsellPlan, _: Target) -> &'static str {
         plan.kernel()
+    }
+
+    fn fallback_kernels(kernel: &str) -> Vec<String> {
+        plan::fallback_kernels(kernel)
     }
 
     fn preparation(plan: &PsellPlan, on: Target, measured: &str) -> Option<&'static str> {

@@ -6,6 +6,10 @@ use crate::formats::{PlanArgs, Target};
 use crate::{Error, Precision};
 use std::fmt::{self, Display};
 
+/// Suffix of the names of kernels that also multiply separate long rows.
+#[doc(hidden)]
+pub const SPLIT_ROWS: &str = ".split";
+
 /// Plan `psell(sigma:S)`, with `values`, `group`, `split` and `warps` unless they are the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PsellPlan {
@@ -181,8 +185,7 @@ impl PsellPlan {
     }
 
     /// Kernel that multiplies, by the order of the rows, the encoding of the values and the group;
-    /// with the suffix [`SPLIT_ROWS`](crate::formats::kernel_names::SPLIT_ROWS) if long rows that a
-    /// slice could hold are stored separately.
+    /// with the suffix [`SPLIT_ROWS`] if long rows that a slice could hold are stored separately.
     pub(super) fn kernel(&self) -> &'static str {
         /// Names of an encoding: for natural order and sorted rows, groups of 1 and of 4, without
         /// and with separate long rows.
@@ -249,6 +252,18 @@ impl Display for PsellPlan {
     }
 }
 
+/// Fallback kernels of one that was not measured, the nearest first: without separate long rows,
+/// with unchanged values, which differ only in bytes, and with neither.
+pub(super) fn fallback_kernels(kernel: &str) -> Vec<String> {
+    let wide = Precision::ALL.iter().find_map(|precision| {
+        let (order, rest) = kernel.split_once(&format!(".{precision}"))?;
+        Some(format!("{order}{rest}"))
+    });
+    let whole = |kernel: &str| kernel.strip_suffix(SPLIT_ROWS).map(str::to_owned);
+    let wide_whole = wide.as_deref().and_then(whole);
+    whole(kernel).into_iter().chain(wide).chain(wide_whole).collect()
+}
+
 /// Candidate encodings: on the CPU single slots, which are vectors; on a GPU also four consecutive
 /// slots of a row, which a thread loads together, and codes only in this form. Values are packed if
 /// there are few distinct ones; if there are many and a type of fewer bytes holds them, that type
@@ -300,6 +315,15 @@ mod tests {
         let new = |sigma, group, split| PsellPlan::new(sigma, ValueEncoding::Packed, group, split);
         assert_eq!(new(3, 4, 9).unwrap().to_string(), "(sigma:3,values:packed,group:4,split:9)");
         assert!([new(0, 4, 9), new(3, 2, 9), new(3, 4, 1 << 20)].iter().all(Result::is_err));
+    }
+
+    #[test]
+    fn fallback_kernels_split_no_rows_and_have_whole_values() {
+        assert_eq!(
+            fallback_kernels("psell.bf16.v4.split"),
+            ["psell.bf16.v4", "psell.v4.split", "psell.v4"]
+        );
+        assert!(fallback_kernels("psell.dict").is_empty());
     }
 
     #[test]

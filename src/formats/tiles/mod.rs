@@ -38,7 +38,7 @@ mod cpu;
 mod cuda;
 mod pack;
 
-use super::values::{SlotValues, is_equal};
+use super::values::{SlotValues, is_equal, without_same};
 use super::{
     Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work, chunk_rows,
     chunks, megabytes, vector_bytes,
@@ -202,6 +202,10 @@ impl Format for Tiles {
             (true, false) => "tiles.striped",
             (true, true) => "tiles.striped.same",
         }
+    }
+
+    fn fallback_kernels(kernel: &str) -> Vec<String> {
+        without_same(kernel)
     }
 
     fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<HostTiles<T>, Error> {

@@ -324,16 +324,16 @@ impl<A: PlanTimer> Calibrator<'_, A> {
         // Plans that are not packed yet get their share of the time.
         let part = others as f64 / (others + self.rest.len()) as f64;
         let policy = Policy { seconds: now + (self.deadline - now) * part, ..self.policy };
-        let mut turns: Vec<_> = group
+        let mut products: Vec<_> = group
             .iter()
             .map(|(_, r)| |repeats| self.timer.products(&r.matrix, 0, repeats))
             .collect();
-        let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
+        let mut batches: Vec<&mut TimedBatch<'_>> = products.iter_mut().map(|p| p as _).collect();
         let mut results =
             time_interleaved_until(&mut batches, policy, self.clock, &mut |results, going| {
                 judge.rule(results, going)
             });
-        drop(turns);
+        drop(products);
         self.timing_run.groups += 1;
         self.timing_run.decided &= judge.decided;
         let calls = self.limits.calls;

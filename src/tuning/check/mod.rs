@@ -379,16 +379,14 @@ impl<A: PlanTimer> Check<'_, A> {
             let (count, sum) = errors.fold((0, 0.0), |(n, sum), error| (n + 1, sum + error));
             (count > 0).then(|| sum / f64::from(count))
         }
-        let measured = |other: &usize| matches!(self.timings[*other], PlanTiming::Measured { .. });
-        let places = || (0..self.candidates.len()).filter(measured);
         let error = |other: usize| (self.measured(other) / self.predicted(other)).ln();
-        let format = |other: usize| self.candidates[other].plan.format();
-        let kernel = mean(places().filter(|&o| self.kernel(o) == self.kernel(place)).map(error));
-        let format = mean(places().filter(|&o| format(o) == format(place)).map(error));
-        let all = mean(places().map(error)).map(|error| error * COMMON_ERROR);
-        let known = [kernel, format, all].into_iter().zip(SPREADS);
-        let found = known.filter_map(|(error, spread)| Some((error?, spread))).next();
-        let (error, spread) = found.unwrap_or((0.0, SPREADS[2]));
+        let format = |place: usize| self.candidates[place].plan.format();
+        let same_kernel = self.timed().filter(|&o| self.kernel(o) == self.kernel(place));
+        let same_format = self.timed().filter(|&o| format(o) == format(place));
+        let any = mean(self.timed().map(error)).map(|error| error * COMMON_ERROR);
+        let errors = [mean(same_kernel.map(error)), mean(same_format.map(error)), any];
+        let nearest = errors.into_iter().zip(SPREADS).find_map(|(e, spread)| Some((e?, spread)));
+        let (error, spread) = nearest.unwrap_or((0.0, SPREADS[2]));
         (self.predicted(place) * error.exp(), spread)
     }
 
@@ -400,10 +398,15 @@ impl<A: PlanTimer> Check<'_, A> {
         if self.target == Target::Cpu || !self.candidates[place].plan.packs_on_device() {
             return own;
         }
-        let measured = |place: &usize| matches!(self.timings[*place], PlanTiming::Measured { .. });
-        let mut plain = (0..self.candidates.len()).filter(measured).filter(|&p| self.is_csr(p));
-        let copy = plain.next().and_then(prepare).unwrap_or(0.0);
+        let copy = self.timed().find(|&p| self.is_csr(p)).and_then(prepare).unwrap_or(0.0);
         (own - copy).max(0.0)
+    }
+
+    /// The plans that were timed so far.
+    fn timed(&self) -> impl Iterator<Item = usize> {
+        let timings = self.timings.iter().enumerate();
+        let timed = timings.filter(|(_, timing)| matches!(timing, PlanTiming::Measured { .. }));
+        timed.map(|(place, _)| place)
     }
 
     fn kernel(&self, place: usize) -> &'static str {

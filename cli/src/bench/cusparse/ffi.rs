@@ -161,7 +161,7 @@ functions! {
 #[derive(Debug)]
 pub(super) struct Cusparse {
     pub(super) functions: Functions,
-    pub(super) vectors_shape: SpMm,
+    pub(super) spmm: SpMm,
     pub(super) preprocess: Option<Preprocess>,
     pub(super) spmvop: Option<SpMvOp>,
     version: [c_int; 3],
@@ -189,7 +189,7 @@ impl Cusparse {
         // SAFETY: a library of that name has these functions, and it is never unloaded.
         let functions = unsafe { Functions::bind(&library) }.map_err(text)?;
         // SAFETY: as above.
-        let vectors_shape = unsafe { SpMm::bind(&library) }.map_err(text)?;
+        let spmm = unsafe { SpMm::bind(&library) }.map_err(text)?;
         let property = |which| {
             let mut value = 0;
             // SAFETY: it writes one int; 0, 1 and 2 select the parts of the version.
@@ -203,7 +203,7 @@ impl Cusparse {
         let spmvop =
             ((version[0], version[1]) >= SPMVOP_SINCE).then(|| unsafe { SpMvOp::bind(&library) });
         let spmvop = spmvop.and_then(Result::ok);
-        Ok(Self { functions, vectors_shape, preprocess, spmvop, version, _library: library })
+        Ok(Self { functions, spmm, preprocess, spmvop, version, _library: library })
     }
 
     /// The version in the library's own numbering.

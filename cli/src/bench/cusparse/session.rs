@@ -110,15 +110,15 @@ impl Session {
         len: i64,
         vectors_shape: MultivectorShape,
     ) -> Result<Object, Error> {
-        let (f, count) = (&self.library.vectors_shape, vectors_shape.count as i64);
-        let (order, apart) = match vectors_shape.layout {
+        let (f, count) = (&self.library.spmm, vectors_shape.count as i64);
+        let (order, stride) = match vectors_shape.layout {
             Layout::RowMajor => (ROW_MAJOR, count),
             Layout::ColumnMajor => (COLUMN_MAJOR, len),
         };
         let start = vectors.address() as Raw;
         // SAFETY: all elements of the vectors begin there, of that type.
         let create = |out| unsafe {
-            (f.create_dense)(out, len, count, apart, start, data_type::<T>(), order)
+            (f.create_dense)(out, len, count, stride, start, data_type::<T>(), order)
         };
         // SAFETY: it creates a descriptor of a dense matrix.
         unsafe { self.make("describe vectors to cuSPARSE", create, f.destroy_dense) }

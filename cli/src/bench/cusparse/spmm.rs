@@ -111,7 +111,7 @@ impl<T: Scalar> PreparedSpmm<T> {
         let (alpha, beta, kind, op) =
             (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
         let (h, a, b, c) = (session.handle(), matrix.raw(), x.raw(), y.raw());
-        let (f, mut bytes) = (&session.library.vectors_shape, 0);
+        let (f, mut bytes) = (&session.library.spmm, 0);
         // SAFETY: all objects are alive; one size is written.
         let status = unsafe {
             (f.buffer_size)(h, op, op, alpha, a, b, beta, c, kind, algorithm, &mut bytes)
@@ -163,7 +163,7 @@ impl<T: Scalar> Engine<T> for PreparedSpmm<T> {
         let (alpha, beta, kind, op) =
             (number(&one), number(&zero), data_type::<T>(), NON_TRANSPOSE);
         let (h, a, b, c) = (self.session.handle(), self.matrix.raw(), self.x.raw(), self.y.raw());
-        let (f, buffer) = (&self.session.library.vectors_shape, self.buffer.address() as Raw);
+        let (f, buffer) = (&self.session.library.spmm, self.buffer.address() as Raw);
         // SAFETY: all objects are alive; the buffer has the size that was asked for with the same
         // arguments.
         let status =
