@@ -8,7 +8,8 @@ use sparseop::device::peers::{
 };
 use sparseop::{Device, DeviceVec, Error, Multivector, Scalar, Stream};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows of a part and their messages.
 #[derive(Clone, Copy)]
@@ -61,7 +62,7 @@ impl<T: Scalar> GpuPart<T> {
             Ok(Self { group: group.clone(), stream, places, memory, device })
         };
         let own = agree(comm, prepared())?;
-        drop(own.memory(part, 1)?);
+        own.with_memory(part, 1, |_| Ok(()))?;
         Ok(own)
     }
 
@@ -70,17 +71,23 @@ impl<T: Scalar> GpuPart<T> {
         self.group.check()
     }
 
-    /// Working memory for `count` vectors. The first product with as many agrees with the other
-    /// parts on the memory of their messages.
-    fn memory(
+    /// Calls `body` with the working memory for `count` vectors.
+    fn with_memory<R>(
         &self,
         part: PartRows<'_, T>,
         count: usize,
-    ) -> Result<MutexGuard<'_, HashMap<usize, GpuMemory<T>>>, Error> {
+        body: impl FnOnce(&mut GpuMemory<T>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        if memory.contains_key(&count) {
-            return Ok(memory);
-        }
+        body(match memory.entry(count) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.new_memory(part, count)?),
+        })
+    }
+
+    /// Allocates working memory for `count` vectors, and agrees with the other parts on the memory
+    /// of their messages.
+    fn new_memory(&self, part: PartRows<'_, T>, count: usize) -> Result<GpuMemory<T>, Error> {
         let PartRows { comm, halo, sets, .. } = part;
         let exchange = self.exchange(part, count)?;
         let allocated = || {
@@ -90,8 +97,7 @@ impl<T: Scalar> GpuPart<T> {
             let (used, products) = (zeros(halo.width())?, [products(0)?, products(1)?]);
             Ok(GpuMemory { exchange, used, products, vectors: None })
         };
-        memory.insert(count, agree(comm, allocated())?);
-        Ok(memory)
+        agree(comm, allocated())
     }
 
     /// Agrees with the neighbours on the memory of messages with elements of `count` vectors.
@@ -145,9 +151,7 @@ impl<T: Scalar> GpuPart<T> {
         x: &DeviceVec<T>,
         y: &mut DeviceVec<T>,
     ) -> Result<(), Error> {
-        let mut memory = self.memory(part, count)?;
-        let Some(memory) = memory.get_mut(&count) else { return Ok(()) };
-        self.enqueue(part, memory, stream, count, x, y)
+        self.with_memory(part, count, |memory| self.enqueue(part, memory, stream, count, x, y))
     }
 
     fn enqueue(
@@ -175,20 +179,20 @@ impl<T: Scalar> GpuPart<T> {
         x: &[T],
         y: &mut [T],
     ) -> Result<(), Error> {
-        let mut memory = self.memory(part, count)?;
-        let Some(memory) = memory.get_mut(&count) else { return Ok(()) };
-        let zeros = |len| DeviceVec::zeros(&self.device, len);
-        let [mut on_x, mut on_y] = match memory.vectors.take() {
-            Some(vectors) => vectors,
-            None => [zeros(x.len())?, zeros(y.len())?],
-        };
-        on_x.copy_from(x)?;
-        self.enqueue(part, memory, &self.stream, count, &on_x, &mut on_y)?;
-        self.stream.synchronize()?;
-        self.check()?;
-        on_y.copy_to(y)?;
-        memory.vectors = Some([on_x, on_y]);
-        Ok(())
+        self.with_memory(part, count, |memory| {
+            let zeros = |len| DeviceVec::zeros(&self.device, len);
+            let [mut on_x, mut on_y] = match memory.vectors.take() {
+                Some(vectors) => vectors,
+                None => [zeros(x.len())?, zeros(y.len())?],
+            };
+            on_x.copy_from(x)?;
+            self.enqueue(part, memory, &self.stream, count, &on_x, &mut on_y)?;
+            self.stream.synchronize()?;
+            self.check()?;
+            on_y.copy_to(y)?;
+            memory.vectors = Some([on_x, on_y]);
+            Ok(())
+        })
     }
 }
 

@@ -354,11 +354,13 @@ fn check_with(
     Ok(())
 }
 
+/// Numbers that a thread checks at a time, few where every step is interpreted.
+const PART: usize = if cfg!(miri) { 1 << 6 } else { 1 << 16 };
+
 /// True if all ranges of the numbers below `len` are right. Many are shared among threads.
 fn in_parts(len: usize, is_right: &(dyn Fn(Range<usize>) -> bool + Sync)) -> bool {
     /// Numbers below which one thread takes less time than waking the others.
-    const SHARED: usize = 1 << 19;
-    const PART: usize = 1 << 16;
+    const SHARED: usize = 8 * PART;
     if len < SHARED { is_right(0..len) } else { parallel::all(len, PART, is_right) }
 }
 
@@ -381,7 +383,7 @@ mod tests {
 
     #[test]
     fn threads_share_the_checks_of_many_entries() {
-        let n = 3 << 18;
+        let n = 12 * PART;
         let (mut row_ptr, mut col_idx) = ((0..=n).collect::<Vec<usize>>(), vec![7; n]);
         col_idx[n - 9] = 8;
         let values = vec![1.0f32; n];
@@ -392,9 +394,10 @@ mod tests {
         };
         let found = message(&row_ptr, &col_idx);
         assert!(found.contains(&format!("col_idx[{}] is 8 in row {}", n - 9, n - 9)), "{found}");
-        row_ptr[n - 70_000] = 5;
+        let row = n - PART - 9;
+        row_ptr[row + 1] = 5;
         let found = message(&row_ptr, &col_idx);
-        assert!(found.contains(&format!("to 5 at row {}", n - 70_001)), "{found}");
+        assert!(found.contains(&format!("to 5 at row {row}")), "{found}");
     }
 
     #[test]

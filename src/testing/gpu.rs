@@ -1,7 +1,7 @@
 //! Tests of GPU-specific behaviour. Without a GPU every test prints a message and passes.
 
 use super::conformance::{fits, product, scattered};
-use super::devices::gpu;
+use super::devices::{gpu, keep_busy};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{CsrSource, Device, DeviceVec, Stream};
@@ -12,6 +12,7 @@ use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
 use crate::tuning::stopwatch::time_batch;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
+use std::time::Instant;
 
 #[test]
 fn ceilings_are_those_of_a_gpu_and_measured_once() {
@@ -112,6 +113,28 @@ fn many_streams_and_threads_share_an_operator() {
             }
         });
     }
+}
+
+#[test]
+fn work_on_a_stream_is_enqueued_and_returns_before_it_is_done() {
+    let Some(device) = gpu() else { return };
+    let a = skewed::<f64>();
+    let builder = SparseOpBuilder::new().device(device.clone()).updatable(true);
+    let mut op = builder.tuning(Tuning::Fixed("csr".parse().unwrap())).build(&a).unwrap();
+    let stream = Stream::new(device).unwrap();
+    let x = DeviceVec::from_slice(device, &x_vector::<f64>(a.ncols())).unwrap();
+    let values = DeviceVec::from_slice(device, a.values()).unwrap();
+    let mut y = DeviceVec::zeros(device, a.nrows()).unwrap();
+    // The first new values make room for the rest.
+    op.update_values_device(&stream, &values).unwrap();
+    let _busy = keep_busy(&op, &stream, &x, &mut y);
+    let begin = Instant::now();
+    op.apply_device(&stream, &x, &mut y).unwrap();
+    op.update_values_device(&stream, &values).unwrap();
+    let enqueued = begin.elapsed();
+    stream.synchronize().unwrap();
+    let done = begin.elapsed();
+    assert!(2 * enqueued < done, "{enqueued:?} of {done:?}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ enum { OTHER, NEVER, ALLOCATION };
 enum { OUT_OF_MEMORY = 2 };
 typedef unsigned long address_t;
 static int (*allocate)(address_t *, size_t), (*release)(address_t), (*ask)(size_t *, size_t *);
+static int (*allocate_from)(address_t *, size_t, void *, void *);
 static atomic_long calls, live, fails = -1;
 static atomic_int kind, code, stays;
 
@@ -20,6 +21,8 @@ __attribute__((constructor)) static void load(void) {
     if (!driver) return;
     for (int i = 0; i < COUNT; ++i) functions[i] = dlsym(driver, names[i]);
     allocate = (int (*)(address_t *, size_t))dlsym(driver, "cuMemAlloc_v2");
+    allocate_from =
+        (int (*)(address_t *, size_t, void *, void *))dlsym(driver, "cuMemAllocFromPoolAsync");
     release = (int (*)(address_t))dlsym(driver, "cuMemFree_v2");
     ask = (int (*)(size_t *, size_t *))dlsym(driver, "cuMemGetInfo_v2");
 }
@@ -50,16 +53,24 @@ static void count(address_t at, size_t bytes) {
         }
 }
 
-int cuMemAlloc_v2(address_t *at, size_t bytes) {
+/* Allocates memory, of a pool if there is one. */
+static int allocated_from(address_t *at, size_t bytes, void *pool, void *stream) {
     int result = refused_of_kind(ALLOCATION);
     if (result) return result;
     pthread_mutex_lock(&lock);
     if (budget && used + bytes > budget) is_taken = 1;
-    result = is_taken && used + bytes > budget ? OUT_OF_MEMORY : allocate(at, bytes);
+    if (is_taken && used + bytes > budget) result = OUT_OF_MEMORY;
+    else result = pool ? allocate_from(at, bytes, pool, stream) : allocate(at, bytes);
     if (!result) count(*at, bytes);
     pthread_mutex_unlock(&lock);
     live += !result;
     return result;
+}
+
+int cuMemAlloc_v2(address_t *at, size_t bytes) { return allocated_from(at, bytes, NULL, NULL); }
+
+int cuMemAllocFromPoolAsync(address_t *at, size_t bytes, void *pool, void *stream) {
+    return allocated_from(at, bytes, pool, stream);
 }
 
 int cuMemFree_v2(address_t at) {

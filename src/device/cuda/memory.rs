@@ -1,8 +1,9 @@
 //! GPU memory, and host memory that the GPU can access.
 
+use super::api::{self, DriverError};
 use super::driver::Attempt;
 use super::staging::Byte;
-use super::{Gpu, Queue, api};
+use super::{Gpu, Queue};
 use crate::device::Ptr;
 use crate::{Error, memory};
 use cudarc::driver::sys;
@@ -48,8 +49,21 @@ impl Gpu {
 
     /// Allocates `len` uninitialised elements. Enqueues nothing.
     pub(crate) fn uninitialised<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        match self.allocated(len) {
-            Err(Error::GpuMemory { .. }) if self.spare().take().is_some() => self.allocated(len),
+        // SAFETY: the content of the memory has no type until it is written.
+        self.allocated_by(len, |address, bytes| unsafe { api::mem_alloc(address, bytes) })
+    }
+
+    /// Allocates `len` uninitialised elements by a call of the driver, which is repeated without
+    /// the memory that is kept for later work if the memory does not suffice.
+    pub(super) fn allocated_by<T: Copy>(
+        &self,
+        len: usize,
+        allocate: impl Fn(&mut u64, usize) -> Result<(), DriverError>,
+    ) -> Result<Buffer<T>, Error> {
+        match self.allocated(len, &allocate) {
+            Err(Error::GpuMemory { .. }) if self.spare().take().is_some() => {
+                self.allocated(len, &allocate)
+            }
             allocated => allocated,
         }
     }
@@ -76,7 +90,11 @@ impl Gpu {
         self.0.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn allocated<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
+    fn allocated<T: Copy>(
+        &self,
+        len: usize,
+        allocate: impl Fn(&mut u64, usize) -> Result<(), DriverError>,
+    ) -> Result<Buffer<T>, Error> {
         let buffer = |address| Buffer::owned(*self, address, len);
         if len == 0 || size_of::<T>() == 0 {
             return Ok(buffer(0));
@@ -86,8 +104,7 @@ impl Gpu {
         let needed =
             len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok());
         let allocated = match needed {
-            // SAFETY: the content of the memory has no type until it is written.
-            Some(bytes) => api::value(0, |address| unsafe { api::mem_alloc(address, bytes) }),
+            Some(bytes) => api::value(0, |address| allocate(address, bytes)),
             None => Err(api::OUT_OF_MEMORY),
         };
         match allocated {
@@ -105,12 +122,7 @@ impl Gpu {
 
     /// Allocates `len` zeroed elements.
     pub(crate) fn zeroed<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        let buffer = self.uninitialised(len)?;
-        let _relaxed = Relaxed::new();
-        // SAFETY: the buffer has `len` elements.
-        unsafe { self.queue().clear(buffer.ptr(), len)? };
-        self.queue().synchronize()?;
-        Ok(buffer)
+        self.uninitialised(len)?.zeroed()
     }
 
     /// Copies `data` to device memory.
@@ -183,6 +195,15 @@ impl<T: Copy> Buffer<T> {
     pub(crate) unsafe fn alias<U>(&self) -> Buffer<U> {
         const { assert!(size_of::<T>() == size_of::<U>()) };
         Buffer::of_others(self.gpu, self.address, self.len)
+    }
+
+    /// The buffer, after all its bytes have been set to 0.
+    pub(super) fn zeroed(self) -> Result<Self, Error> {
+        let (_relaxed, queue) = (Relaxed::new(), self.gpu.queue());
+        // SAFETY: the buffer has `len` elements.
+        unsafe { queue.clear(self.ptr(), self.len)? };
+        queue.synchronize()?;
+        Ok(self)
     }
 
     /// Returns the GPU of the memory.

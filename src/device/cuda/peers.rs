@@ -85,28 +85,17 @@ impl Gpu {
         others: &[Gpu],
         len: usize,
     ) -> Result<Buffer<T>, Error> {
-        let bytes = len.max(1) * size_of::<T>();
-        let _current = self.bind()?;
-        let pool = self.peer_pool(others);
-        let pool = pool.attempt(self.ordinal(), || "share memory with other GPUs".to_owned())?;
-        let allocate = || {
+        let pool = self.bind().and_then(|_current| {
+            let pool = self.peer_pool(others);
+            pool.attempt(self.ordinal(), || "share memory with other GPUs".to_owned())
+        })?;
+        let queue = self.queue().stream();
+        let buffer = self.allocated_by(len, |address, bytes| {
             let allocate: Allocate = function("cuMemAllocFromPoolAsync")?;
-            let queue = self.queue().stream();
             // SAFETY: the function writes the address; the pool and the queue are never destroyed.
-            api::value(0, |to| api::result(unsafe { allocate(to, bytes, pool, queue) }))
-        };
-        let address = match allocate() {
-            Err(api::OUT_OF_MEMORY) => {
-                let (needed, free) = (bytes as u64, self.free_memory().unwrap_or(0));
-                return Err(Error::GpuMemory { device: self.to_string(), needed, free });
-            }
-            allocated => allocated.attempt(self.ordinal(), || format!("allocate {bytes} bytes"))?,
-        };
-        let buffer = Buffer::owned(*self, address, len);
-        // SAFETY: the buffer has `len` elements.
-        unsafe { self.queue().clear(buffer.ptr(), len)? };
-        self.queue().synchronize()?;
-        Ok(buffer)
+            api::result(unsafe { allocate(address, bytes, pool, queue) })
+        });
+        buffer?.zeroed()
     }
 
     /// The pool, to whose memory this GPU and others have access.
