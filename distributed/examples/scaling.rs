@@ -2,8 +2,9 @@
 //! beside one operator on the first device. Problems with `values=laplacian` are also solved.
 //!
 //! ```text
-//! cargo run --release -p sparseop-distributed --example scaling -- poisson3d,n=160,values=laplacian
-//! cargo run --release -p sparseop-distributed --example scaling -- --weak poisson3d,n=200 poisson3d,n=252
+//! cargo run --release -p sparseop-distributed --example scaling -- road,n=3000 fem3d,n=60
+//! cargo run --release -p sparseop-distributed --example scaling -- --weak \
+//!     poisson3d,n=250,values=laplacian poisson3d,n=315,values=laplacian
 //! ```
 //!
 //! With `--weak`, each problem is run on as many devices as its position says.

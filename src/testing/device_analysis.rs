@@ -162,8 +162,8 @@ fn a_gpu_analyses_large_matrices_faster_than_the_host() {
                 least(&mut build)
             });
             eprintln!(
-                "{class}, {} entries: product {:.0} us, analysis {:.2} ms (host {:.2}), predicted {:.2} ms, \
-                 checked {:.2} ms, {:.0} products; {plan}",
+                "{class}, {} entries: product {:.0} us, analysis {:.2} ms (host {:.2}), predicted \
+                 {:.2} ms, checked {:.2} ms, {:.0} products; {plan}",
                 a.nnz(),
                 product * 1e6,
                 analysis * 1e3,
