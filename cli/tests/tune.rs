@@ -412,6 +412,29 @@ fn kept_measurements_give_the_same_profile_again() {
         assert!(text.contains(expected), "{text}");
     }
 
+    // The regret on matrices that were not fitted to.
+    let others = folder.path().join("others.zst").to_str().unwrap().to_owned();
+    let other_out = folder.path().join("others.ron").to_str().unwrap().to_owned();
+    let measure = ["tune", "gallery:poisson2d,n=150", "--device", "cpu", "--seconds", "0.01"];
+    let to_files = ["--no-remember", "--out", &other_out, "--records", &others];
+    json(&[&measure[..], &to_files[..]].concat());
+    let page = folder.path().join("page.html").to_str().unwrap().to_owned();
+    let validate = ["tune", "--from", &plain, "--validate", &others];
+    let text = stdout(&[&validate[..], &["--report", &page]].concat());
+    for expected in ["not fitted to", "structures of the fit"] {
+        assert!(text.contains(expected), "{text}");
+    }
+    assert!(fs::read_to_string(&page).unwrap().contains("matrices that were not fitted to"));
+    let validated = json(&validate);
+    let regret = &validated["unfitted"][0]["regret"];
+    // The profile has coefficients in f32 only.
+    assert_eq!((&regret["f32"]["matrices"], &regret["f64"]), (&1.into(), &().into()));
+    let curve = validated["learning_curve"].as_array().unwrap();
+    assert!(curve.iter().all(|step| step["regret"][0]["matrices"] == 1), "{curve:?}");
+    let refused = sparseop(&["tune", "--from", &plain, "--validate", &plain]).assert().code(1);
+    let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("was fitted to; validate with measurements of others"), "{said}");
+
     // Measurements of two devices do not make one profile.
     let other = fs::read_to_string(&plain).unwrap().replacen("kernels:\"cpu-", "kernels:\"old-", 1);
     let strange = folder.path().join("strange").to_str().unwrap().to_owned();

@@ -369,57 +369,6 @@ pub fn packed(work: &Work) -> [f64; PACKED] {
     [(work.slots + work.tail) as f64, work.rows as f64, 1.0]
 }
 
-/// Predicted time of a plan, in parts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Prediction {
-    /// Time of each term in nanoseconds, in the order of [`Term::ALL`].
-    pub terms: [f64; Term::COUNT],
-    /// Nanoseconds by which the largest piece of work that cannot be shared exceeds the rest.
-    pub imbalance: f64,
-    /// Learned factor for the sum of both: measured over predicted time of similar plans; 1 if
-    /// unknown.
-    pub correction: f64,
-    /// Nanoseconds of packing and of the copy to the device. Profiles of GPUs are fitted to the
-    /// time of both.
-    pub prepare: f64,
-}
-
-impl Prediction {
-    /// Predicts the time of a product on a device from the coefficients of its kernel.
-    pub fn new(c: &Coefficients, work: &Work, work_terms: &WorkTerms, device: &DeviceSpec) -> Self {
-        let coefficients = c.terms();
-        let terms: [f64; Term::COUNT] = std::array::from_fn(|i| coefficients[i] * work_terms[i]);
-        let total: f64 = terms.iter().sum();
-        // On a GPU the depth covers this: a single thread is too slow for its share of the sum of
-        // all to be meaningful.
-        let serial = if device.gpu.is_some() { 0 } else { work.serial_slots };
-        let alone = terms[0] + terms[1] + serial as f64 * c.slot * device.threads as f64;
-        let prepare = c.packing().iter().zip(packed(work)).map(|(c, amount)| c * amount).sum();
-        Self { terms, imbalance: (alone - total).max(0.0), correction: 1.0, prepare }
-    }
-
-    /// Returns the prediction with another correction.
-    #[must_use]
-    pub fn corrected(self, correction: f64) -> Self {
-        Self { correction, ..self }
-    }
-
-    /// Nanoseconds of one product without the correction.
-    pub fn sum(&self) -> f64 {
-        self.terms.iter().sum::<f64>() + self.imbalance
-    }
-
-    /// Nanoseconds of one product.
-    pub fn product(&self) -> f64 {
-        self.sum() * self.correction
-    }
-
-    /// Nanoseconds per product, including preparation amortised over `calls` products.
-    pub fn amortised(&self, calls: u64) -> f64 {
-        self.product() + self.prepare / calls.max(1) as f64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -457,23 +406,6 @@ mod tests {
         assert!(uneven(&gpu) > 0.0 && uneven(&cpu) == 0.0);
         let masks = |device| work_terms_of(9, 0, device)[Term::GatherMasks as usize];
         assert_eq!((masks(&cpu), masks(&gpu)), (20.0, 0.0));
-    }
-
-    #[test]
-    fn threads_that_wait_for_the_longest_piece_are_counted() {
-        let cpu = DeviceSpec { threads: 4, gpu: None, ..Device::Cpu.spec() };
-        let c = Coefficients { call: 5.0, slot: 1.0, row: 2.0, ..Coefficients::default() };
-        let mut terms = [0.0; Term::COUNT];
-        terms[Term::Call as usize] = 1.0;
-        terms[Term::Slots as usize] = 1000.0;
-        terms[Term::Rows as usize] = 10.0;
-        let prediction = |serial_slots| {
-            Prediction::new(&c, &Work { serial_slots, ..Work::default() }, &terms, &cpu)
-        };
-        // A quarter of the slots is a thread's share: 5 + 1000 + 2 * 10.
-        assert_eq!((prediction(250).imbalance, prediction(250).sum()), (0.0, 1025.0));
-        // One thread has 600 slots, in whose time four would multiply 2400.
-        assert_eq!((prediction(600).imbalance, prediction(600).sum()), (1380.0, 2405.0));
     }
 
     #[test]

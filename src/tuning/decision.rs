@@ -1,7 +1,8 @@
 //! The choice of a plan as plain data: request, candidates, verdicts.
 
-use super::cost::{Prediction, Term, WorkTerms};
+use super::cost::{Term, WorkTerms};
 use super::lookup::Origin;
+use super::prediction::Prediction;
 use super::profile::{Fit, Profile};
 use super::scale::Scale;
 use crate::error::printable;

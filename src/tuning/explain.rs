@@ -1,6 +1,7 @@
 //! Explanations of decisions, as text.
 
 use super::decision::{Basis, Candidate, Decision, Request, TimingOutcome, TimingRun, Verdict};
+use super::prediction::Prediction;
 use super::scale::Scale;
 use crate::analysis::RowStats;
 use crate::device::Residency;
@@ -169,9 +170,15 @@ impl Explanation<'_> {
             write!(f, "         {}", size(candidate.work.matrix_bytes))?;
             write!(f, ", padding ratio {:.2}", candidate.work.padding_ratio(rows.nnz))?;
             if let Some(prediction) = candidate.prediction {
-                write!(f, ", predicted {} per product", duration(prediction.product() * 1e-9))?;
+                write!(f, ", predicted {} per product", uncertain(&prediction))?;
             }
             writeln!(f)?;
+            if let Some(feature) = candidate.prediction.and_then(|p| p.outside) {
+                writeln!(
+                    f,
+                    "         less certain: the profile was measured with other values of {feature}"
+                )?;
+            }
         }
         if let Some(calls) = self.break_even() {
             writeln!(
@@ -377,6 +384,8 @@ impl Display for Explanation<'_> {
         self.summary(f)?;
         let candidates = &self.decision.candidates;
         let width = candidates.iter().map(|c| c.plan.to_string().len()).max().unwrap_or(0).max(4);
+        let is_uncertain = |c: &Candidate| c.prediction.is_some_and(|p| p.spread.is_some());
+        let time_width = if candidates.iter().any(is_uncertain) { 14 } else { 12 };
         let heading = ["per product", "preparation", "matrix", "padding"];
         let [product, prepare, matrix, padding] = heading;
         let timing_run = self.decision.timing_run();
@@ -384,14 +393,14 @@ impl Display for Explanation<'_> {
             if timing_run.is_some() { format!("  {:>16}", "measured") } else { String::new() };
         writeln!(
             f,
-            "{:width$}  {product:>12}{measured}  {prepare:>12}  {matrix:>10}  {padding:>8}  \
-             verdict",
+            "{:width$}  {product:>time_width$}{measured}  {prepare:>12}  {matrix:>10}  \
+             {padding:>8}  verdict",
             "candidate"
         )?;
         for candidate in candidates {
             let of_ns = |ns: f64| duration(ns * 1e-9);
             let (product, prepare) = match candidate.prediction {
-                Some(p) => (of_ns(p.product()), of_ns(p.prepare)),
+                Some(p) => (uncertain(&p), of_ns(p.prepare)),
                 None => ("unknown".to_owned(), "unknown".to_owned()),
             };
             let measured = timing_run.map_or_else(String::new, |timing_run| {
@@ -403,11 +412,20 @@ impl Display for Explanation<'_> {
             let why = reason(candidate);
             writeln!(
                 f,
-                "{plan:width$}  {product:>12}{measured}  {prepare:>12}  {bytes:>10}  \
+                "{plan:width$}  {product:>time_width$}{measured}  {prepare:>12}  {bytes:>10}  \
                  {padding:>8.2}  {why}"
             )?;
         }
         Ok(())
+    }
+}
+
+/// Predicted time of a product, and its relative uncertainty if it is known.
+fn uncertain(prediction: &Prediction) -> String {
+    let time = duration(prediction.product() * 1e-9);
+    match prediction.spread {
+        Some(spread) => format!("{time} ±{:.0} %", spread.exp_m1() * 1e2),
+        None => time,
     }
 }
 

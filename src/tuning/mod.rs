@@ -14,6 +14,7 @@ pub mod explain;
 pub mod features;
 pub mod lookup;
 pub(crate) mod plan_timer;
+pub mod prediction;
 mod predictor;
 pub mod profile;
 pub mod record;

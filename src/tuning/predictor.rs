@@ -1,8 +1,9 @@
 //! Predicted times of the plans of a device, from a profile.
 
 use super::correction::correction_features;
-use super::cost::{Coefficients, Prediction, WorkTerms, work_terms};
+use super::cost::{Coefficients, WorkTerms, work_terms};
 use super::features::MatrixFeatures;
+use super::prediction::Prediction;
 use super::profile::Profile;
 use super::scale::Scale;
 use crate::ScalarKind;
@@ -50,9 +51,12 @@ impl<'a> Predictor<'a> {
             let c = Coefficients::new(c.terms(), packed.unwrap_or(&c).packing());
             let prediction = Prediction::new(&scale.coefficients(&c), work, &work_terms, device);
             let learned = profile.correction.as_ref();
-            prediction.corrected(learned.map_or(1.0, |l| {
-                l.factor(scalar, kernel, &correction_features(work, features, cache))
-            }))
+            let of_kernel =
+                learned.and_then(|learned| Some((learned, learned.of(scalar, kernel)?)));
+            of_kernel.map_or(prediction, |(learned, kernel)| {
+                let values = correction_features(work, features, cache);
+                prediction.corrected(kernel, learned.limit, &values)
+            })
         });
         (work_terms, prediction)
     }

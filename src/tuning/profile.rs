@@ -16,7 +16,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// Version of the layout of [`Profile`]. Other versions are rejected.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 /// Largest size of a profile's file, in bytes: records of some ten thousand matrices.
 pub const MAX_BYTES: u64 = 64 << 20;
@@ -45,7 +45,8 @@ pub struct Profile {
     pub validation: Validation,
     /// Coefficients of every kernel, by scalar type.
     pub coefficients: BTreeMap<ScalarKind, BTreeMap<String, Coefficients>>,
-    /// Correction factors for predictions by coefficients; `None` if choices are better without.
+    /// Corrections of predictions by coefficients, with their uncertainty; `None` if choices are
+    /// better without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correction: Option<Correction>,
     /// Measurements; the built-in profiles have none.
@@ -173,7 +174,7 @@ impl Profile {
         }
         if self.correction.as_ref().is_some_and(|correction| !correction.is_valid()) {
             return Some(
-                "its correction must have a finite weight for every feature, and a range"
+                "its correction must have finite numbers, and curves over ascending values"
                     .to_owned(),
             );
         }
@@ -194,7 +195,7 @@ impl Profile {
         let device = [&self.device.name, &self.device.instructions, &self.kernels, &self.date];
         let driver = self.device.gpu.iter().map(|gpu| &gpu.driver);
         let corrected =
-            self.correction.iter().flat_map(|c| c.weights.values()).flat_map(BTreeMap::keys);
+            self.correction.iter().flat_map(|c| c.kernels.values()).flat_map(BTreeMap::keys);
         let kernels = self.coefficients.values().flat_map(BTreeMap::keys).chain(corrected);
         let classes = self.validation.held_out_classes.keys();
         device.into_iter().chain(driver).chain(kernels).chain(classes).map(String::as_str)
@@ -344,7 +345,7 @@ mod tests {
         for (text, expected) in [
             (String::new(), "not a profile"),
             ("[1, 2".to_owned(), "not a profile"),
-            (good.replacen("schema: 3", "schema: 99", 1), "its schema is 99, this version reads 3"),
+            (good.replacen("schema: 4", "schema: 99", 1), "its schema is 99, this version reads 4"),
             (good.replacen("cache_bytes: ", "cache_bytes: -", 1), "at least 1"),
             (good.replacen("near: ", "near: -", 1), "reach"),
             (good.replacen("threads: 2", "threads: 0", 1), "0 threads"),

@@ -125,7 +125,7 @@ fn on_grid(time: f64) -> f64 {
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Rank {
-    /// Time of a product; infinite if the plan may not be chosen.
+    /// Expected time of a product; infinite if the plan may not be chosen.
     pub product: f64,
     /// Time of the preparation.
     pub prepare: f64,
@@ -181,7 +181,7 @@ pub fn select(
     let rank = |c: &Candidate| {
         let times = c.prediction.filter(|_| c.verdict == Verdict::Tied);
         let (product, prepare) = times
-            .map_or((f64::INFINITY, 0.0), |prediction| (prediction.product(), prediction.prepare));
+            .map_or((f64::INFINITY, 0.0), |prediction| (prediction.expected(), prediction.prepare));
         Rank { product, prepare, bytes: c.work.matrix_bytes }
     };
     let ranks: Vec<_> = candidates.iter().map(rank).collect();

@@ -1,6 +1,5 @@
 //! Fits of coefficients and corrections to measured times.
 
-use sparseop::tuning::correction::{Feature, Features};
 use sparseop::tuning::cost::{Coefficients, PACKED, Term, WorkTerms};
 
 /// One measured plan on one matrix.
@@ -96,42 +95,8 @@ fn solve<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64, f64)>) -> [f
     normal.solve(0.0, Coefficients::MOST)
 }
 
-/// Fits the logarithm of a factor as a linear function of features: returns its value at features
-/// of 0 and its slopes.
-///
-/// Ridge regression on the features in units of their standard deviations; the mean is not
-/// penalised.
-pub fn ridge(observations: &[(Features, f64)], penalty: f64) -> (f64, Features) {
-    let count = observations.len().max(1) as f64;
-    let mean = |value: &dyn Fn(&(Features, f64)) -> f64| {
-        observations.iter().map(value).sum::<f64>() / count
-    };
-    let means: Features = std::array::from_fn(|i| mean(&|o| o.0[i]));
-    let deviations: Features =
-        std::array::from_fn(|i| mean(&|o| (o.0[i] - means[i]).powi(2)).sqrt());
-    let target = mean(&|o| o.1);
-    let mut normal = Normal::<{ Feature::COUNT }>::default();
-    // A constant feature has no information.
-    let scaled = |i: usize, value: f64| {
-        if deviations[i] > f64::EPSILON * means[i].abs() {
-            (value - means[i]) / deviations[i]
-        } else {
-            0.0
-        }
-    };
-    for (features, log) in observations {
-        normal.add(&std::array::from_fn(|i| scaled(i, features[i])), log - target, 1.0);
-    }
-    (0..Feature::COUNT).for_each(|i| normal.gram[i][i] += penalty);
-    let steps = normal.solve(f64::NEG_INFINITY, f64::INFINITY);
-    let weights: Features =
-        std::array::from_fn(|i| if steps[i] == 0.0 { 0.0 } else { steps[i] / deviations[i] });
-    let offset: f64 = weights.iter().zip(means).map(|(weight, mean)| weight * mean).sum();
-    (target - offset, weights)
-}
-
 /// Normal equations of a least-squares problem.
-struct Normal<const N: usize> {
+pub(crate) struct Normal<const N: usize> {
     gram: [[f64; N]; N],
     target: [f64; N],
 }
@@ -145,7 +110,7 @@ impl<const N: usize> Default for Normal<N> {
 impl<const N: usize> Normal<N> {
     /// Adds the equation Σ unknown·factor = value, with its squared error times the square of
     /// `weight`.
-    fn add(&mut self, factors: &[f64; N], value: f64, weight: f64) {
+    pub(crate) fn add(&mut self, factors: &[f64; N], value: f64, weight: f64) {
         let square = weight * weight;
         for i in 0..N {
             self.target[i] += factors[i] * value * square;
@@ -155,10 +120,15 @@ impl<const N: usize> Normal<N> {
         }
     }
 
+    /// Adds `penalty` times the square of every unknown to the objective.
+    pub(crate) fn penalise(&mut self, penalty: f64) {
+        (0..N).for_each(|i| self.gram[i][i] += penalty);
+    }
+
     /// Solves for the unknowns, none below `least` or above `most`, by cyclic coordinate descent
     /// (Franc, Hlaváč & Navara, CAIP 2005): each unknown in turn takes its optimal value with the
     /// others fixed.
-    fn solve(&self, least: f64, most: f64) -> [f64; N] {
+    pub(crate) fn solve(&self, least: f64, most: f64) -> [f64; N] {
         /// Sufficient for the columns here, which differ by many orders of magnitude but are few.
         const SWEEPS: usize = 20_000;
         /// Relative change of the contributions below which a sweep is the last.
@@ -281,26 +251,5 @@ mod tests {
         let alike = fit(&[of(1.0, 2.0, 1.0), of(1.0, 8.0, 1.0)]).slot;
         let weighted = fit(&[of(1.0, 2.0, 1.0), of(1.0, 8.0, 0.01)]).slot;
         assert!((weighted - 2.0).abs() < 0.01 && alike > 2.1, "{weighted} {alike}");
-    }
-
-    #[test]
-    fn a_factor_is_found_in_features_of_any_size() {
-        let observations: Vec<(Features, f64)> = (0..200u32)
-            .map(|i| {
-                let mut features = [7.0; Feature::COUNT];
-                features[0] = f64::from(i % 17) * 1000.0;
-                features[5] = f64::from(i % 5) * 0.01;
-                (features, 0.3 + 2e-5 * features[0] - 8.0 * features[5])
-            })
-            .collect();
-        let (bias, weights) = ridge(&observations, 1e-3);
-        for (features, log) in &observations {
-            let found: f64 = bias + weights.iter().zip(features).map(|(w, f)| w * f).sum::<f64>();
-            assert!((found - log).abs() < 1e-4, "{found} is not {log}");
-        }
-        // A large penalty leaves only the mean.
-        let (bias, weights) = ridge(&observations, 1e12);
-        assert!(weights.iter().all(|w| w.abs() < 1e-6) && (bias - 0.3).abs() < 0.2);
-        assert_eq!(ridge(&[], 1.0).1, [0.0; Feature::COUNT]);
     }
 }

@@ -6,7 +6,9 @@
 //! | [`collection`] | classes of matrices, generated matrices |
 //! | [`campaign`], [`trial`] | timing runs of every plan of a matrix |
 //! | [`offline`], [`measurements`] | measured times, in memory and in files of RON |
-//! | [`fit`], [`refit`] | coefficients of the cost model from measured times, held-out regret |
+//! | [`fit`], [`correction`] | coefficients and corrections from measured times |
+//! | [`refit`] | profiles from measured times, held-out regret |
+//! | [`unfitted`] | regret on matrices that were not fitted to, learning curve |
 //! | [`repeat`] | agreement of repeated timing runs |
 //! | [`calibrating`], [`calibrated`] | regret of calibrated operators |
 //!
@@ -51,9 +53,11 @@ pub mod calibrated;
 pub mod calibrating;
 pub mod campaign;
 pub mod collection;
+pub mod correction;
 pub mod fit;
 pub mod measurements;
 pub mod offline;
 pub mod refit;
 pub mod repeat;
 pub mod trial;
+pub mod unfitted;

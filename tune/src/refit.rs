@@ -1,6 +1,7 @@
 //! Profiles from measurements: fitted, and validated on held-out classes of matrices.
 
-use crate::fit::{Observation, fit_sharing, ridge};
+use crate::correction::{Residual, curves, deviation};
+use crate::fit::{Observation, fit_sharing};
 use crate::offline::{Measured, PlanRun};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -8,8 +9,9 @@ use sparseop::ScalarKind;
 use sparseop::device::{Ceilings, DeviceSpec, prepare_threads};
 use sparseop::formats::psell::SPLIT_ROWS;
 use sparseop::formats::{Plan, Target};
-use sparseop::tuning::correction::{Correction, Feature, Features, correction_features};
-use sparseop::tuning::cost::{self, CacheReach, Prediction, Term, WorkTerms};
+use sparseop::tuning::correction::{Correction, correction_features};
+use sparseop::tuning::cost::{self, CacheReach, Term, WorkTerms};
+use sparseop::tuning::prediction::Prediction;
 use sparseop::tuning::profile::{Profile, SCHEMA};
 use sparseop::tuning::record::{Record, Regret, Validation};
 use sparseop::tuning::{Predictor, select};
@@ -18,6 +20,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Class of matrices that vary work terms systematically and do not represent applications.
 /// They are used for fitting and not for validation.
 pub const SWEEP: &str = "sweep";
+
+/// Class of matrices of which every seed is a structure of its own.
+const RANDOM: &str = "random";
+
+/// Number of parts in which random structures are held out.
+const RANDOM_PARTS: u32 = 8;
 
 /// Least number of entries of a matrix for validation. The time of products of smaller matrices is
 /// mostly start-up overhead.
@@ -130,16 +138,15 @@ pub struct Predicted {
 }
 
 /// Fits a profile to measurements and validates it: each class of matrices by a fit to the other
-/// classes.
+/// classes, and each part of the random structures by a fit to all others.
 ///
 /// The profile includes a correction if that lowers the held-out regret.
 pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
     prepare_threads();
     let judged = judged(measured);
-    let plain = with_best_cache(measured, &judged, provenance);
     let candidates = [false, true].map(|corrected| {
-        let profile = fitted(&all(measured), &plain, corrected);
-        let held_out = held_out(measured, &judged, &plain, corrected);
+        let profile = with_best_cache(measured, &judged, provenance, corrected);
+        let held_out = held_out(measured, &judged, &profile, corrected);
         let choices = held_out.clone().unwrap_or_else(|| choices(measured, &judged, &profile));
         (profile, choices, held_out.is_some())
     });
@@ -147,6 +154,9 @@ pub fn profile(measured: &[Measured], provenance: &Provenance) -> Refit {
     let [without, with] = candidates;
     let (mut profile, choices, is_held_out) =
         if mean(&with.1) < mean(&without.1) { with } else { without };
+    if is_held_out {
+        held_out_spreads(&mut profile, measured, &choices);
+    }
     profile.validation = validation(measured, &judged, &profile, is_held_out.then_some(&choices));
     profile.records = records(measured, &profile, is_held_out.then_some(&choices));
     Refit { profile, choices }
@@ -165,7 +175,7 @@ fn chosen<'a>(measured: &'a Measured, profile: &Profile) -> Option<&'a PlanRun> 
     let predicted = eligible.filter_map(|run| {
         let prediction =
             predictor.predict(&run.plan, &run.work, &measured.features, measured.scalar).1?;
-        let (product, bytes) = (prediction.product(), run.work.matrix_bytes);
+        let (product, bytes) = (prediction.expected(), run.work.matrix_bytes);
         Some((select::Rank { product, prepare: 0.0, bytes }, run))
     });
     let (ranks, runs): (Vec<_>, Vec<_>) = predicted.unzip();
@@ -185,10 +195,17 @@ impl Measured {
     pub fn is_judged(&self) -> bool {
         self.class != SWEEP && self.features.nnz >= JUDGED_ENTRIES
     }
+
+    /// The matrices that are held out together: a class, or of the random structures, which have
+    /// nothing in common but their generator, one in [`RANDOM_PARTS`].
+    fn group(&self) -> (&str, u32) {
+        let name = self.matrix.bytes().map(u32::from).sum::<u32>();
+        (&self.class, if self.class == RANDOM { name % RANDOM_PARTS } else { 0 })
+    }
 }
 
 /// Indices of the validation matrices; all if none qualifies.
-fn judged(measured: &[Measured]) -> Vec<usize> {
+pub(crate) fn judged(measured: &[Measured]) -> Vec<usize> {
     let judged: Vec<usize> = (0..measured.len()).filter(|&i| measured[i].is_judged()).collect();
     if judged.is_empty() { (0..measured.len()).collect() } else { judged }
 }
@@ -197,8 +214,13 @@ fn all(measured: &[Measured]) -> Vec<&Measured> {
     measured.iter().collect()
 }
 
-/// The profile without correction, with the best candidate for the cache size.
-fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provenance) -> Profile {
+/// The profile with the best candidate for the cache size.
+fn with_best_cache(
+    measured: &[Measured],
+    judged: &[usize],
+    provenance: &Provenance,
+    corrected: bool,
+) -> Profile {
     let empty = provenance.profile();
     let caches = caches(&empty.device);
     let largest = caches.last().copied().unwrap_or(CACHES[0]);
@@ -209,8 +231,9 @@ fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provena
     let large: Vec<usize> = judged.iter().copied().filter(|&i| is_large(&measured[i])).collect();
     let judges = if large.is_empty() || empty.device.gpu.is_none() { judged } else { &large };
     let tried = caches.par_iter().map(|&cache_bytes| {
-        let profile = fitted(&all(measured), &Profile { cache_bytes, ..empty.clone() }, false);
-        let choices = held_out(measured, judges, &profile, false)
+        let base = Profile { cache_bytes, ..empty.clone() };
+        let profile = fitted(&all(measured), &base, corrected);
+        let choices = held_out(measured, judges, &profile, corrected)
             .unwrap_or_else(|| choices(measured, judges, &profile));
         (regret(choices.iter()).geometric_mean, profile)
     });
@@ -220,32 +243,36 @@ fn with_best_cache(measured: &[Measured], judged: &[usize], provenance: &Provena
     tried.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(empty, |best| best.1)
 }
 
-/// Choice for every validation matrix by a fit to the other classes; `None` if there is only one
-/// class.
+/// Choice for every validation matrix by a fit to the other groups; `None` if there is only one
+/// group.
 fn held_out(
     measured: &[Measured],
     judged: &[usize],
     plain: &Profile,
     corrected: bool,
 ) -> Option<Vec<JudgedChoice>> {
-    let classes: BTreeSet<&str> = judged.iter().map(|&i| &*measured[i].class).collect();
-    if classes.len() < 2 {
+    let groups: BTreeSet<_> = judged.iter().map(|&i| measured[i].group()).collect();
+    if groups.len() < 2 {
         return None;
     }
-    let of_class = |class: &&str| {
+    let of_group = |group: &(&str, u32)| {
         let own: Vec<usize> =
-            judged.iter().copied().filter(|&i| measured[i].class == *class).collect();
-        let others: Vec<&Measured> = measured.iter().filter(|m| m.class != *class).collect();
+            judged.iter().copied().filter(|&i| measured[i].group() == *group).collect();
+        let others: Vec<&Measured> = measured.iter().filter(|m| m.group() != *group).collect();
         choices(measured, &own, &fitted(&others, plain, corrected))
     };
     let mut choices: Vec<JudgedChoice> =
-        classes.into_iter().collect::<Vec<_>>().par_iter().flat_map_iter(of_class).collect();
+        groups.into_iter().collect::<Vec<_>>().par_iter().flat_map_iter(of_group).collect();
     choices.sort_by_key(|choice| choice.measured);
     Some(choices)
 }
 
 /// Choices of a profile.
-fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<JudgedChoice> {
+pub(crate) fn choices(
+    measured: &[Measured],
+    judged: &[usize],
+    profile: &Profile,
+) -> Vec<JudgedChoice> {
     let on = Target::of(&profile.device);
     let predictor = Predictor::for_own_device(profile);
     let of = |&i: &usize| {
@@ -268,7 +295,7 @@ fn choices(measured: &[Measured], judged: &[usize], profile: &Profile) -> Vec<Ju
     judged.iter().filter_map(of).collect()
 }
 
-fn regret<'a>(choices: impl Iterator<Item = &'a JudgedChoice>) -> Regret {
+pub(crate) fn regret<'a>(choices: impl Iterator<Item = &'a JudgedChoice>) -> Regret {
     Regret::of(&choices.map(|choice| choice.regret).collect::<Vec<_>>())
 }
 
@@ -307,7 +334,7 @@ fn records(
 
 /// A profile like `base` with coefficients, and if `corrected` a correction, fitted to
 /// measurements.
-fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
+pub(crate) fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) -> Profile {
     let mut profile = Profile { coefficients: BTreeMap::new(), correction: None, ..base.clone() };
     let mut groups = by_kernel(measured, Target::of(&base.device));
     let known: BTreeSet<(ScalarKind, &str)> =
@@ -423,40 +450,49 @@ fn correction(
 ) -> Correction {
     /// Least number of runs of a kernel for a fit of the features.
     const FEWEST_FOR_FEATURES: usize = 12;
-    /// Penalty in units of a run: negligible for kernels with hundreds of runs (3 to 30 chose
-    /// equally well on an H200).
-    const PENALTY: f64 = 10.0;
+    /// Penalty in units of a run that is the fastest of its matrix. On two cores of Zen 4, 30 to
+    /// 200 chose equally well with hundreds of runs.
+    const PENALTY: f64 = 100.0;
     /// Limit of the logarithm: a factor of e or 1/e. Larger errors cannot be corrected.
     const LIMIT: f32 = 1.0;
     let predictor = Predictor::for_own_device(profile);
-    let mut ranges = [(f32::INFINITY, f32::NEG_INFINITY); Feature::COUNT];
-    let mut weights: BTreeMap<ScalarKind, BTreeMap<_, _>> = BTreeMap::new();
+    let mut kernels: BTreeMap<ScalarKind, BTreeMap<_, _>> = BTreeMap::new();
     for (&(scalar, kernel), runs) in
         groups.iter().filter(|(_, runs)| runs.len() >= FEWEST_FOR_FEATURES)
     {
-        let logs: Vec<(Features, f64)> = runs
-            .iter()
-            .filter_map(|ObservedRun { of, run, .. }| {
-                let sum = predictor.predict(&run.plan, &run.work, &of.features, scalar).1?.sum();
-                let log = (run.product / sum).ln();
-                log.is_finite().then(|| {
-                    (correction_features(&run.work, &of.features, profile.cache_bytes), log)
-                })
-            })
-            .collect();
-        for (features, _) in &logs {
-            for (range, &value) in ranges.iter_mut().zip(features) {
-                *range = (range.0.min(value as f32), range.1.max(value as f32));
-            }
+        let residual = |ObservedRun { of, run, least }: &ObservedRun<'_>| {
+            let sum = predictor.predict(&run.plan, &run.work, &of.features, scalar).1?.sum();
+            let log = (run.product / sum).ln();
+            let features = correction_features(&run.work, &of.features, profile.cache_bytes);
+            log.is_finite().then(|| Residual { features, log, weight: least / run.product })
+        };
+        let residuals: Vec<Residual> = runs.iter().filter_map(residual).collect();
+        kernels.entry(scalar).or_default().insert(kernel.to_owned(), curves(&residuals, PENALTY));
+    }
+    Correction { limit: LIMIT, kernels }
+}
+
+/// Replaces the uncertainties of the fit by those of predictions for matrices that were held out.
+fn held_out_spreads(profile: &mut Profile, measured: &[Measured], choices: &[JudgedChoice]) {
+    /// Number of predictions below which the uncertainty of the fit is kept.
+    const FEWEST_ERRORS: usize = 12;
+    let on = Target::of(&profile.device);
+    let Some(correction) = &mut profile.correction else { return };
+    let mut errors: BTreeMap<(ScalarKind, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    for choice in choices {
+        let m = &measured[choice.measured];
+        for (run, prediction) in m.runs.iter().zip(&choice.predictions) {
+            let error = prediction.map(|predicted| (run.product / predicted).ln());
+            let weight = choice.fastest.product / run.product;
+            let of_kernel = errors.entry((m.scalar, run.plan.kernel(on))).or_default();
+            of_kernel.extend(error.filter(|error| error.is_finite()).map(|error| (error, weight)));
         }
-        let (bias, of_features) = ridge(&logs, PENALTY);
-        let of_features = of_features.iter().map(|&w| w as f32).collect();
-        weights.entry(scalar).or_default().insert(kernel.to_owned(), (bias as f32, of_features));
     }
-    if weights.is_empty() {
-        ranges = [(0.0, 0.0); Feature::COUNT];
+    for ((scalar, kernel), errors) in errors {
+        let learned = correction.kernels.get_mut(&scalar).and_then(|of| of.get_mut(kernel));
+        let Some(learned) = learned.filter(|_| errors.len() >= FEWEST_ERRORS) else { continue };
+        learned.spread = deviation(errors.into_iter()).unwrap_or(learned.spread);
     }
-    Correction { features: Feature::ALL.to_vec(), ranges: ranges.to_vec(), limit: LIMIT, weights }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 mod page;
 mod report;
 mod timing_runs;
+mod unfitted;
+mod worst;
 
 use super::choice::{DeviceArg, dtype_parser, parse_seconds};
 use super::console::{Console, cause_chain, duration};
@@ -29,6 +31,7 @@ use sparseop_tune::offline::Measured;
 use sparseop_tune::refit::{self, Provenance};
 use sparseop_tune::repeat::{Repeat, Repeatability};
 use sparseop_tune::trial::load_kernels;
+use sparseop_tune::unfitted::learning_curve;
 use std::path::{Path, PathBuf};
 use timing_runs::WORST;
 
@@ -48,6 +51,7 @@ Examples:
   sparseop tune matrices/ --suite 1000000 --sweep 1000000 --budget 20m --out mine.ron
   sparseop tune matrices/ --classes matrices/INDEX.tsv --records mine.zst --out mine.ron
   sparseop tune --from mine.zst --explain-worst 3 --out mine.ron --report mine.html
+  sparseop tune --from mine.zst --validate others.zst
   sparseop tune matrices/ --repeat 10 --seconds 0.2 --no-remember --out mine.ron
   sparseop tune matrices/ --calibrate --held-out mine.zst --out again.ron
   sparseop bench matrices/ --plans all --profile mine.ron")]
@@ -68,6 +72,10 @@ pub(super) struct TuneArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["matrices", "suite", "sweep", "budget"])]
     #[arg(conflicts_with_all = ["fresh", "dtype", "repeat", "calibrate"])]
     from: Vec<PathBuf>,
+    /// Measurements of matrices that are not fitted to (files of --records): the regret of the
+    /// profile on each file, and how it falls with the number of structures of the fit
+    #[arg(long, value_name = "FILE")]
+    validate: Vec<PathBuf>,
     /// Output file of the profile
     #[arg(long, value_name = "FILE", required_unless_present = "from")]
     out: Option<PathBuf>,
@@ -235,12 +243,28 @@ fn finish(
     if let Some(journal) = journal.filter(|_| left_out.is_empty()) {
         journal.remove().unwrap_or_else(|error| console.warn(&cause_chain(&error)));
     }
+    let unfitted = unfitted::read(&args.validate, &measured, &refit.profile, console)?;
+    let learning = if unfitted.is_empty() {
+        Vec::new()
+    } else {
+        console.during("fitting", || learning_curve(&measured, &refit.profile, &unfitted))
+    };
     let out = args.out.as_ref().map(|out| out.display().to_string());
     let repeatability = (args.repeat > 1).then(|| Repeatability::of(args.repeat.into(), &repeats));
     let (measured, left_out, refit) = (&measured, &left_out, &refit);
-    let run = TuningReport { measured, reused, left_out, refit, out, repeatability, calibrations };
+    let run = TuningReport {
+        measured,
+        reused,
+        left_out,
+        refit,
+        out,
+        unfitted,
+        learning,
+        repeatability,
+        calibrations,
+    };
     if let Some(mut page) = page {
-        run.timing_runs().for_each(|(heading, text)| page.say(heading, text));
+        run.further().for_each(|(heading, text)| page.say(heading, text));
         run.matrices().for_each(|matrix| page.add(matrix));
         args.report.finish(Some(page), console)?;
     }

@@ -1,7 +1,8 @@
 //! A tuning run as a page: the judged choices, the worst first.
 
 use super::super::report;
-use super::report::{TuningReport, by_regret};
+use super::report::TuningReport;
+use super::worst::by_regret;
 use sparseop::analysis::RowStats;
 use sparseop::tuning::features::MatrixFeatures;
 use sparseop_tune::refit::JudgedChoice;
@@ -10,7 +11,7 @@ impl TuningReport<'_> {
     /// The page's data of every judged matrix. With held-out classes, by the fit without the
     /// matrix's own class.
     pub(super) fn matrices(&self) -> impl Iterator<Item = report::Matrix> {
-        by_regret(self.refit).into_iter().map(|choice| self.matrix(choice))
+        by_regret(&self.refit.choices).into_iter().map(|choice| self.matrix(choice))
     }
 
     fn matrix(&self, choice: &JudgedChoice) -> report::Matrix {

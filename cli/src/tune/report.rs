@@ -1,8 +1,10 @@
 //! Final report of a tuning run: regret by class, the worst matrices with the causes, and the whole
 //! as JSON.
 
-use super::super::console::{Left, Right, duration, table};
+use super::super::console::{Left, Right, table};
 use super::timing_runs::{self, WORST};
+use super::unfitted;
+use super::worst::{by_regret, why, worst};
 use serde::Serialize;
 use sparseop::ScalarKind;
 use sparseop::tuning::cost::Term;
@@ -11,6 +13,7 @@ use sparseop_tune::calibrated::Calibrations;
 use sparseop_tune::offline::Measured;
 use sparseop_tune::refit::{JudgedChoice, Predicted, Refit};
 use sparseop_tune::repeat::Repeatability;
+use sparseop_tune::unfitted::{LearningStep, UnfittedSet};
 
 /// One line of `--json`.
 #[derive(Serialize)]
@@ -24,6 +27,10 @@ pub(super) struct Json<'a> {
     corrected: bool,
     validation: &'a Validation,
     worst: Vec<Worst<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unfitted: Vec<unfitted::RegretOfSet<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    learning_curve: &'a [LearningStep],
     #[serde(skip_serializing_if = "Option::is_none")]
     repeat: Option<&'a Repeatability>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,23 +73,20 @@ pub(super) struct TuningReport<'a> {
     pub(super) refit: &'a Refit,
     /// Path of the profile.
     pub(super) out: Option<String>,
+    /// Choices on sets of matrices that were not fitted to.
+    pub(super) unfitted: Vec<UnfittedSet>,
+    /// Regret on these sets by the number of structures of the fit.
+    pub(super) learning: Vec<LearningStep>,
     /// Repeatability of the decisions, if timing runs are repeated.
     pub(super) repeatability: Option<Repeatability>,
     /// Quality of calibration, if requested.
     pub(super) calibrations: Option<Calibrations>,
 }
 
-/// The choices, worst first. Equal ones are in the order of the measurements.
-pub(super) fn by_regret(refit: &Refit) -> Vec<&JudgedChoice> {
-    let mut choices: Vec<&JudgedChoice> = refit.choices.iter().collect();
-    choices.sort_by(|a, b| b.regret.total_cmp(&a.regret));
-    choices
-}
-
 impl TuningReport<'_> {
     pub(super) fn json(&self) -> Json<'_> {
         let profile = &self.refit.profile;
-        let worst = by_regret(self.refit).into_iter().take(WORST).map(|choice| {
+        let worst = by_regret(&self.refit.choices).into_iter().take(WORST).map(|choice| {
             let m = &self.measured[choice.measured];
             Worst {
                 matrix: &m.matrix,
@@ -103,6 +107,8 @@ impl TuningReport<'_> {
             corrected: profile.correction.is_some(),
             validation: &profile.validation,
             worst: worst.collect(),
+            unfitted: self.unfitted.iter().map(unfitted::RegretOfSet::from).collect(),
+            learning_curve: &self.learning,
             repeat: self.repeatability.as_ref(),
             calibrated: self.calibrations.as_ref(),
         }
@@ -128,7 +134,7 @@ impl TuningReport<'_> {
             out += &table(&columns, validation.held_out_classes.iter().map(row));
             out += "\n";
         }
-        out += &self.worst();
+        out += &worst("worst", self.measured, &self.refit.choices, WORST);
         let how = |name: &str, regret: &Regret| {
             let Regret { matrices, geometric_mean, p95, worst } = regret;
             format!(
@@ -141,55 +147,31 @@ impl TuningReport<'_> {
         if let Some(held_out) = &validation.held_out {
             out += &how("held-out regret by class", held_out);
         }
-        for (_, text) in self.timing_runs() {
+        for (_, text) in self.further() {
             out += "\n";
             out += &text;
         }
         out
     }
 
-    /// Reports about timing runs, with their headings.
-    pub(super) fn timing_runs(&self) -> impl Iterator<Item = (&'static str, String)> {
+    /// Reports about matrices that were not fitted to and about timing runs, with their headings.
+    pub(super) fn further(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let unfitted =
+            (!self.unfitted.is_empty()).then(|| unfitted::text(&self.unfitted, &self.learning));
         let calibrations = self.calibrations.as_ref().map(timing_runs::calibrations);
         let repeatability = self.repeatability.as_ref().map(timing_runs::repeatability);
-        let calibrations = calibrations.map(|text| ("Regret of calibration", text));
-        calibrations
-            .into_iter()
-            .chain(repeatability.map(|text| ("Repeatability of decisions", text)))
-    }
-
-    fn worst(&self) -> String {
-        let row = |choice: &&JudgedChoice| {
-            let m = &self.measured[choice.measured];
-            let time = |p: &Predicted| format!("{} {}", p.plan, duration(p.product * 1e-9));
-            vec![
-                format!("{} {}", m.matrix, m.scalar),
-                format!("{:.3}", choice.regret),
-                time(&choice.chosen),
-                time(&choice.fastest),
-                why(choice),
-            ]
-        };
-        let choices = by_regret(self.refit);
-        let worst: Vec<_> =
-            choices.iter().filter(|c| c.regret > 1.0).take(WORST).map(row).collect();
-        if worst.is_empty() {
-            return String::new();
-        }
-        let columns = [
-            ("worst", Left),
-            ("regret", Right),
-            ("chosen", Left),
-            ("fastest", Left),
-            ("cause", Left),
+        let reports = [
+            ("Regret on matrices that were not fitted to", unfitted),
+            ("Regret of calibration", calibrations),
+            ("Repeatability of decisions", repeatability),
         ];
-        table(&columns, worst) + "\n"
+        reports.into_iter().filter_map(|(heading, text)| Some((heading, text?)))
     }
 
     /// Compares predictions and times of the worst choices, term by term.
     pub(super) fn explain_worst(&self, count: usize) -> String {
         let mut out = String::new();
-        for choice in by_regret(self.refit).into_iter().take(count) {
+        for choice in by_regret(&self.refit.choices).into_iter().take(count) {
             out += &self.explain(choice);
             out += "\n";
         }
@@ -259,23 +241,4 @@ fn terms(choice: &JudgedChoice) -> String {
         (&*names[1], Right),
     ];
     table(&columns, rows)
-}
-
-/// Cause of a wrong choice: the prediction with the larger error.
-fn why(choice: &JudgedChoice) -> String {
-    let ratio = |p: &Predicted| p.prediction.map(|prediction| prediction.product() / p.product);
-    match (ratio(&choice.chosen), ratio(&choice.fastest)) {
-        (_, None) => "the profile has no measurements like the fastest plan".to_owned(),
-        (Some(chosen), Some(fastest)) if chosen.ln().abs() >= fastest.ln().abs() => {
-            mispredicted("chosen", &choice.chosen)
-        }
-        (_, Some(_)) => mispredicted("fastest", &choice.fastest),
-    }
-}
-
-/// Predicted and measured time of a plan, in words.
-fn mispredicted(which: &str, plan: &Predicted) -> String {
-    let predicted = plan.prediction.map_or(0.0, |prediction| prediction.product());
-    let [predicted, measured] = [predicted, plan.product].map(|ns| duration(ns * 1e-9));
-    format!("the {which} plan was predicted at {predicted} and measured at {measured}")
 }

@@ -5,8 +5,9 @@ use crate::ScalarKind;
 use crate::analysis::Analysis;
 use crate::formats::{Plan, Work};
 use crate::matrix::gallery;
-use crate::tuning::cost::{Prediction, Term};
+use crate::tuning::cost::Term;
 use crate::tuning::decision::{Basis, Request};
+use crate::tuning::prediction::Prediction;
 use crate::tuning::profile::Profile;
 use crate::tuning::select::select;
 use std::cell::Cell;
@@ -132,6 +133,8 @@ impl Script {
                     terms,
                     imbalance: 0.0,
                     correction: 1.0,
+                    spread: None,
+                    outside: None,
                     prepare: self.laws[place].pack * 1e9,
                 }),
                 verdict: Verdict::Tied,

@@ -62,8 +62,12 @@ const CSR_KERNELS: usize = 2;
 const HELD_ON_CPU: u64 = 64 << 20;
 
 /// Standard deviation of the logarithm of a time about its prediction, after measurements of the
-/// same kernel, of another kernel of the format, and of other formats.
-const SPREADS: [f64; 3] = [0.06, 0.12, 0.35];
+/// same kernel and of another kernel of the format.
+const SPREADS: [f64; 2] = [0.06, 0.12];
+
+/// The same after measurements of other formats, in uncertainties of the prediction: large errors
+/// are more frequent than the normal distribution has them.
+const DOUBT: f64 = 2.0;
 
 /// Part of the logarithm of the ratio of measured to predicted time that is common to all formats.
 const COMMON_ERROR: f64 = 0.5;
@@ -383,10 +387,11 @@ impl<A: PlanTimer> Check<'_, A> {
         let format = |place: usize| self.candidates[place].plan.format();
         let same_kernel = self.timed().filter(|&o| self.kernel(o) == self.kernel(place));
         let same_format = self.timed().filter(|&o| format(o) == format(place));
-        let any = mean(self.timed().map(error)).map(|error| error * COMMON_ERROR);
-        let errors = [mean(same_kernel.map(error)), mean(same_format.map(error)), any];
+        let any = mean(self.timed().map(error)).map_or(0.0, |error| error * COMMON_ERROR);
+        let errors = [mean(same_kernel.map(error)), mean(same_format.map(error))];
         let nearest = errors.into_iter().zip(SPREADS).find_map(|(e, spread)| Some((e?, spread)));
-        let (error, spread) = nearest.unwrap_or((0.0, SPREADS[2]));
+        let uncertainty = self.candidates[place].prediction.map_or(0.0, |p| p.uncertainty());
+        let (error, spread) = nearest.unwrap_or((any, DOUBT * uncertainty));
         (self.predicted(place) * error.exp(), spread)
     }
 

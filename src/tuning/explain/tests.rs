@@ -1,6 +1,7 @@
 use super::*;
 use crate::SparseOp;
 use crate::matrix::gallery;
+use crate::tuning::correction::Feature;
 
 #[test]
 fn an_explanation_names_plan_profile_and_every_candidate() {
@@ -69,6 +70,35 @@ fn break_even_is_the_preparation_over_the_gain() {
     );
     decision.plan = "csr(scalar)".parse().unwrap();
     assert_eq!(explain(&op, &decision, &preparation).measured_break_even(), None);
+}
+
+#[test]
+fn predictions_are_explained_with_their_uncertainty() {
+    let a = "webbase,rows=20k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+    let builder = crate::SparseOpBuilder::new().device(crate::Device::Cpu);
+    let op = builder.tuning(crate::Tuning::Predict).build(&a).unwrap();
+    let mut decision = op.decision().clone();
+    let text = |decision: &Decision| {
+        let auxiliary = AuxiliaryPackings::default();
+        let (preparation, residency) = (None, None);
+        Explanation { rows: op.stats(), decision, preparation, residency, auxiliary }.to_string()
+    };
+    for candidate in &mut decision.candidates {
+        let prediction = candidate.prediction.as_mut().unwrap();
+        (prediction.spread, prediction.outside) = (None, None);
+    }
+    assert!(!text(&decision).contains('±'), "{}", text(&decision));
+    let chosen = decision.candidates.iter_mut().find(|c| c.plan == decision.plan).unwrap();
+    let prediction = chosen.prediction.as_mut().unwrap();
+    (prediction.spread, prediction.outside) = (Some(0.1), Some(Feature::Empty));
+    let certain = prediction.expected();
+    let time = duration(prediction.product() * 1e-9);
+    assert!(Prediction { spread: Some(0.5), ..*prediction }.expected() > 1.1 * certain);
+    let text = text(&decision);
+    // e to the power of 0.1 is 1.105.
+    assert!(text.contains(&format!(", predicted {time} ±11 % per product\n")), "{text}");
+    assert_eq!(text.matches(&format!("  {time} ±11 %")).count(), 1, "{text}");
+    assert!(text.contains("measured with other values of the share of empty rows"), "{text}");
 }
 
 #[test]

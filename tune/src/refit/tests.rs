@@ -1,6 +1,7 @@
 //! Tests with synthetic measurements: a device whose times follow a known law.
 
 use super::*;
+use crate::unfitted::{UnfittedSet, learning_curve};
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::device::Device;
 use sparseop::formats::Work;
@@ -96,7 +97,7 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
     let validation = &refit.profile.validation;
     let held_out = validation.held_out.unwrap();
     // Pooled observations cost a little accuracy here, as the kernels have nothing in common.
-    assert!(held_out.geometric_mean < 1.025 && held_out.worst < 1.3, "{validation:?}");
+    assert!(held_out.geometric_mean < 1.025 && held_out.worst < 1.35, "{validation:?}");
     // Matrices of the sweep are excluded from validation, and so are smaller matrices.
     assert!(!validation.held_out_classes.contains_key(SWEEP));
     let judged = |m: &&Measured| m.class != SWEEP && m.features.nnz >= JUDGED_ENTRIES;
@@ -143,6 +144,66 @@ fn corrections_are_learned_where_they_help() {
             .geometric_mean
     };
     assert!(mean(true) < mean(false), "{} {}", mean(true), mean(false));
+}
+
+#[test]
+fn parts_of_the_random_structures_are_held_out() {
+    let mut measured = time(&subjects(), 0.0, 1, |_, _, _| 1.0);
+    measured.iter_mut().for_each(|m| m.class = RANDOM.to_owned());
+    let groups: BTreeSet<_> = measured.iter().map(|m| m.group().1).collect();
+    assert_eq!(groups.len(), RANDOM_PARTS as usize);
+    let validation = profile(&measured, &provenance()).profile.validation;
+    let held_out = validation.held_out.unwrap();
+    let judged = measured.iter().filter(|m| m.is_judged()).count();
+    assert_eq!((held_out.matrices, validation.held_out_classes.len()), (judged, 1));
+}
+
+#[test]
+fn uncertainties_are_those_of_predictions_that_were_held_out() {
+    // Slices take 1.5 times as long as predicted or as little, by a coin.
+    let law = |s: &TestSubject, kernel: &str, _: &Work| {
+        let heads = s.features.nrows % 7 < 4;
+        if kernel.starts_with("csr") {
+            1.0
+        } else {
+            f64::from(1.5f32).powi(2 * i32::from(heads) - 1)
+        }
+    };
+    let measured = time(&subjects(), 0.01, 1, law);
+    let refit = profile(&measured, &provenance());
+    let Some(correction) = &refit.profile.correction else { return };
+    let spread = |kernel: &str| correction.of(ScalarKind::F64, kernel).unwrap().spread;
+    assert!(spread("csr.scalar") < 0.15, "{}", spread("csr.scalar"));
+    assert!(spread("sell.sorted") > 0.2, "{}", spread("sell.sorted"));
+}
+
+#[test]
+fn regret_on_other_matrices_falls_with_the_structures_of_the_fit() {
+    let law = |s: &TestSubject, kernel: &str, _: &Work| {
+        if kernel.starts_with("csr") { 1.0 } else { 0.4 + 1e-5 * s.features.nrows as f64 }
+    };
+    let all = time(&subjects(), 0.0, 1, law);
+    let fitted_to: Vec<Measured> =
+        (0..all.len()).filter(|i| i % 3 > 0).map(|i| all[i].clone()).collect();
+    let refit = profile(&fitted_to, &provenance());
+    let set = |measured: &[Measured]| {
+        UnfittedSet::new("others".to_owned(), measured.to_vec(), &fitted_to, &refit.profile)
+    };
+    assert!(set(&fitted_to).is_none(), "every structure was fitted to");
+    // Structures of the fit are left out.
+    let others = set(&all).unwrap();
+    assert!(
+        others.measured.iter().all(|m| fitted_to.iter().all(|f| f.fingerprint != m.fingerprint))
+    );
+    assert!(others.measured.len() > 10);
+    let regret = others.regret(ScalarKind::F64).unwrap();
+    assert_eq!(others.regret(ScalarKind::F32), None);
+    let curve = learning_curve(&fitted_to, &refit.profile, &[others]);
+    let last = curve.last().unwrap();
+    let structures: BTreeSet<_> = fitted_to.iter().map(|m| m.fingerprint).collect();
+    assert_eq!((last.structures, last.regret[0]), (structures.len(), regret));
+    assert!(curve.is_sorted_by(|a, b| a.structures < b.structures) && curve.len() > 3);
+    assert!(curve[0].regret[0].geometric_mean > regret.geometric_mean, "{curve:?}");
 }
 
 #[test]
