@@ -49,6 +49,7 @@
 //! The command `sparseop tune` of the package `sparseop-cli` is built on this package.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod caches;
 pub mod calibrated;
 pub mod calibrating;
 pub mod campaign;

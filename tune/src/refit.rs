@@ -1,5 +1,6 @@
 //! Profiles from measurements: fitted, and validated on held-out classes of matrices.
 
+use crate::caches::caches;
 use crate::correction::{Residual, curves, deviation};
 use crate::fit::{Observation, fit_sharing};
 use crate::offline::{Measured, PlanRun};
@@ -31,29 +32,6 @@ const RANDOM_PARTS: u32 = 8;
 /// mostly start-up overhead.
 pub const JUDGED_ENTRIES: u64 = 100_000;
 
-/// Candidates for the effective cache size, in bytes, ascending. The one with the least held-out
-/// regret is chosen; on a GPU over products larger than all candidates. Products within a few of
-/// these sizes vary more between two tunings than the candidates differ, and choices by them would
-/// slow down large products. On an H200, whose L2 has 63 MB, fits to all classes chose equally well
-/// for large products with any size of 64 MB or more. Collections for a CPU have few products that
-/// large: by those alone 64 MB was chosen on Zen 4 cores, with a held-out mean regret of 1.075;
-/// with 8 MB it was 1.06.
-const CACHES: [f64; 10] = [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6, 96e6, 128e6, 192e6];
-
-/// Candidates of [`CACHES`] for a device: on a CPU all but the last three; on a GPU, whose L2 and
-/// collections of matrices are larger, those no smaller than its L2. On an H200, fits with 1 and 32
-/// MB chose equally well on the matrices of the fit. For stencils with few values, which were not
-/// among them, they chose plans that took 1.4 and 1.3 times as long as others.
-fn caches(device: &DeviceSpec) -> &'static [f64] {
-    match &device.gpu {
-        None => &CACHES[..CACHES.len() - 3],
-        Some(gpu) => {
-            let small = CACHES.partition_point(|&bytes| bytes < gpu.l2_bytes as f64);
-            &CACHES[small.min(CACHES.len() - 1)..]
-        }
-    }
-}
-
 /// Number of runs of a kernel below which the fallback kernel is a better source of coefficients.
 const FEWEST: usize = 4;
 
@@ -80,11 +58,11 @@ impl Provenance {
             schema: SCHEMA,
             kernels,
             cache_reach: CacheReach::usual(&device),
+            cache_bytes: caches(&device)[0],
             device,
             date,
             command,
             ceilings,
-            cache_bytes: CACHES[0],
             validation: Validation::default(),
             coefficients: BTreeMap::new(),
             correction: None,
@@ -221,9 +199,12 @@ fn with_best_cache(
     provenance: &Provenance,
     corrected: bool,
 ) -> Profile {
+    /// Relative difference of regrets that is none: sets of hundreds of matrices differ by more. Of
+    /// equally good sizes the middle one is chosen.
+    const EQUAL: f64 = 0.005;
     let empty = provenance.profile();
     let caches = caches(&empty.device);
-    let largest = caches.last().copied().unwrap_or(CACHES[0]);
+    let largest = caches.last().copied().unwrap_or(empty.cache_bytes);
     let is_large = |m: &Measured| {
         let least = m.runs.iter().map(|run| run.work.bytes()).min();
         least.is_some_and(|bytes| bytes as f64 > largest)
@@ -237,10 +218,12 @@ fn with_best_cache(
             .unwrap_or_else(|| choices(measured, judges, &profile));
         (regret(choices.iter()).geometric_mean, profile)
     });
-    // In the order of the sizes: of equal ones the smallest is chosen, independent of the order of
-    // threads.
+    // In the order of the sizes, independent of the order of threads.
     let tried: Vec<_> = tried.collect();
-    tried.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(empty, |best| best.1)
+    let least = tried.iter().map(|(regret, _)| *regret).fold(f64::INFINITY, f64::min);
+    let near = tried.into_iter().filter(|(regret, _)| *regret <= least * (1.0 + EQUAL));
+    let mut near: Vec<Profile> = near.map(|(_, profile)| profile).collect();
+    if near.is_empty() { empty } else { near.swap_remove((near.len() - 1) / 2) }
 }
 
 /// Choice for every validation matrix by a fit to the other groups; `None` if there is only one

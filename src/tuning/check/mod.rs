@@ -42,6 +42,13 @@ const MOST_PRODUCTS: u64 = 40;
 /// interrupts a batch.
 const CPU_BATCHES: u64 = 2;
 
+/// Largest number of batches of a plan on a CPU whose time still falls: branch predictors learn the
+/// row lengths in the course of several products.
+const CPU_MOST_BATCHES: usize = 4;
+
+/// Ratio of the times of two successive batches below which the time is still falling.
+const FALLING: f64 = 0.93;
+
 /// Ratio to the least measured time from which on a plan is not timed in a second batch.
 const TOO_SLOW: f64 = 1.5;
 
@@ -320,18 +327,23 @@ impl<A: PlanTimer> Check<'_, A> {
     fn batches(&mut self, ready: &Ready<A::Packed>) -> Result<Vec<f64>, Error> {
         let batches = if self.target == Target::Cpu { CPU_BATCHES } else { 1 };
         let batch = (self.products_per_plan() - 1) / batches;
-        let mut samples = Vec::new();
-        for number in 0..batches {
-            let warm_up = u64::from(number == 0);
+        let mut samples: Vec<f64> = Vec::new();
+        loop {
+            let warm_up = u64::from(samples.is_empty());
             self.products += warm_up + batch;
             // There are at most `MOST_PRODUCTS`.
             let seconds = self.timer.products(&ready.matrix, warm_up as u32, batch as u32)?;
             samples.push(seconds / batch as f64);
-            if samples[0] >= TOO_SLOW * self.least {
-                break;
+            let is_last = match *samples {
+                [first] => batches == 1 || first >= TOO_SLOW * self.least,
+                [.., before, last] => last >= FALLING * before,
+                [] => true,
+            };
+            let has_room = self.products + batch <= self.budget.products;
+            if is_last || samples.len() >= CPU_MOST_BATCHES || !has_room {
+                return Ok(samples);
             }
         }
-        Ok(samples)
     }
 
     /// True if a plan replaces the fastest one so far. Of plans within the band of the least time

@@ -41,7 +41,12 @@ fn subjects() -> Vec<TestSubject> {
     suite.chain(sweep).map(subject).collect()
 }
 
-/// Times by the built-in coefficients and an additional law, with the given noise. `run` numbers
+/// A profile that no tuning changes.
+fn truth() -> Profile {
+    Profile::parse("truth", include_str!("../../tests/data/truth.ron")).unwrap()
+}
+
+/// Times by the coefficients of [`truth`] and an additional law, with the given noise. `run` numbers
 /// the repetitions.
 fn time(
     subjects: &[TestSubject],
@@ -49,7 +54,7 @@ fn time(
     run: u64,
     law: impl Fn(&TestSubject, &str, &Work) -> f64,
 ) -> Vec<Measured> {
-    let truth = Profile { correction: None, ..(*Profile::builtin(&Device::Cpu)).clone() };
+    let truth = truth();
     let predictor = Predictor::for_own_device(&truth);
     let mut state = run.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     // Xorshift: uniform in -1 .. 1, with a standard deviation of 0.58.
@@ -62,9 +67,9 @@ fn time(
     let mut measure = |s: &TestSubject| {
         let run = |(plan, work): &(Plan, Work)| {
             let kernel = plan.kernel(Target::Cpu);
-            let sum = predictor.predict(plan, work, &s.features, ScalarKind::F64).1.unwrap();
+            let sum = predictor.predict(plan, work, &s.features, ScalarKind::F64).1?;
             let product = sum.product() * law(s, kernel, work) * (noise * uniform()).exp();
-            PlanRun { plan: plan.clone(), work: *work, product, prepare: sum.prepare }
+            Some(PlanRun { plan: plan.clone(), work: *work, product, prepare: sum.prepare })
         };
         Measured {
             matrix: s.matrix.clone(),
@@ -72,7 +77,7 @@ fn time(
             fingerprint: s.fingerprint,
             scalar: ScalarKind::F64,
             features: s.features,
-            runs: s.plans.iter().map(run).collect(),
+            runs: s.plans.iter().filter_map(run).collect(),
             failed: Vec::new(),
         }
     };
@@ -80,7 +85,7 @@ fn time(
 }
 
 fn provenance() -> Provenance {
-    let device = Profile::builtin(&Device::Cpu).device.clone();
+    let device = truth().device;
     Provenance {
         kernels: device.kernels().to_owned(),
         device,
@@ -97,7 +102,7 @@ fn a_known_law_is_found_again_on_classes_that_were_held_out() {
     let validation = &refit.profile.validation;
     let held_out = validation.held_out.unwrap();
     // Pooled observations cost a little accuracy here, as the kernels have nothing in common.
-    assert!(held_out.geometric_mean < 1.025 && held_out.worst < 1.35, "{validation:?}");
+    assert!(held_out.geometric_mean < 1.025 && held_out.worst < 1.3, "{validation:?}");
     // Matrices of the sweep are excluded from validation, and so are smaller matrices.
     assert!(!validation.held_out_classes.contains_key(SWEEP));
     let judged = |m: &&Measured| m.class != SWEEP && m.features.nnz >= JUDGED_ENTRIES;
