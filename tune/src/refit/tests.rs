@@ -46,8 +46,8 @@ fn truth() -> Profile {
     Profile::parse("truth", include_str!("../../tests/data/truth.ron")).unwrap()
 }
 
-/// Times by the coefficients of [`truth`] and an additional law, with the given noise. `run` numbers
-/// the repetitions.
+/// Times by the coefficients of [`truth`] and an additional law, with the given noise. `run`
+/// numbers the repetitions.
 fn time(
     subjects: &[TestSubject],
     noise: f64,
