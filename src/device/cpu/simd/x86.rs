@@ -337,12 +337,19 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
         unsafe { write(p, self.0) };
     }
 
+    /// Pairwise halving, as for arrays. In memory: with the intrinsics of AVX2 that add halves
+    /// `csr(vector:32)` in `f64` took 22 times as long on Zen 4.
     #[inline(always)]
     unsafe fn sum(self) -> T {
-        let (low, high) = unsafe {
-            let lanes = _mm512_castps_pd(self.0);
-            (_mm512_castpd512_pd256(lanes), _mm512_extractf64x4_pd::<1>(lanes))
-        };
-        unsafe { Avx2::single([_mm256_castpd_ps(low), _mm256_castpd_ps(high)]).sum() }
+        let mut lanes = [T::ZERO; 16];
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        let mut width = Self::LANES;
+        while width > 1 {
+            width /= 2;
+            for i in 0..width {
+                lanes[i] += lanes[i + width];
+            }
+        }
+        lanes[0]
     }
 }
