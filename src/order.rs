@@ -14,9 +14,22 @@ pub(crate) fn by_column<T>(entries: &mut [(u32, T)]) {
     entries.sort_by_key(|entry| entry.0);
 }
 
-/// Sorts by a number in ascending order; equal ones keep their order.
+/// Sorts a few items by a number in ascending order; equal ones keep their order.
 pub(crate) fn ascending<T>(items: &mut [T], number: &dyn Fn(&T) -> f64) {
-    items.sort_by(|a, b| number(a).total_cmp(&number(b)));
+    for end in 1..items.len() {
+        let mut at = end;
+        while at > 0 && number(&items[at - 1]).total_cmp(&number(&items[at])).is_gt() {
+            items.swap(at - 1, at);
+            at -= 1;
+        }
+    }
+}
+
+/// Adds items to a set or a map one by one. `collect` sorts them first.
+pub(crate) fn inserted<I, C: Default + Extend<I>>(items: impl IntoIterator<Item = I>) -> C {
+    let mut all = C::default();
+    all.extend(items);
+    all
 }
 
 /// Sorts rows by length in descending order; equal ones keep their order. The lengths begin with

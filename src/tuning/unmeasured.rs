@@ -4,6 +4,7 @@ use super::cost::Coefficients;
 use super::profile::Profile;
 use crate::ScalarKind;
 use crate::formats::{FormatKind, Plan, Target, Work, csr};
+use crate::order::inserted;
 use std::collections::BTreeSet;
 
 impl Profile {
@@ -20,7 +21,7 @@ impl Profile {
                 && self.default_coefficients(scalar, plan, &Work::default()).is_none()
         });
         // Sorted, without duplicates.
-        BTreeSet::from_iter(unknown.map(|plan| plan.kernel(on))).into_iter().collect()
+        inserted::<_, BTreeSet<_>>(unknown.map(|plan| plan.kernel(on))).into_iter().collect()
     }
 
     /// Coefficients of a plan whose kernel was not measured: its bytes at its share of the copy

@@ -1,5 +1,5 @@
-//! SIMD vectors: AVX-512 if the machine has it, detected at run time; otherwise plain arrays,
-//! compiled for AVX2 or for the baseline.
+//! SIMD vectors: AVX-512 or AVX2 if the machine has it, detected at run time; otherwise plain
+//! arrays.
 //!
 //! Consecutive columns are detected and `x` is loaded as a whole vector. Measured on Zen 4, one
 //! core, 5-point stencil in f32: 0.39 ns per entry against 0.59.
@@ -35,6 +35,9 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     const COMPACT: bool = false;
     /// True if a kernel is as fast when it finds out the width of an index at run time.
     const ANY_WIDTH: bool = false;
+    /// True if successive numbers are loaded into the lanes of a mask by an instruction. Kernels of
+    /// other vectors multiply such numbers one by one, and call no method that expands.
+    const EXPANDS: bool = false;
     /// One index per lane.
     type Indices: Copy;
 
@@ -67,19 +70,29 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     unsafe fn load_masked(mask: u32, p: *const T) -> Self;
     /// Loads successive numbers from `p` into the lanes of `mask`; the other lanes are zero. Up to
     /// `LANES` numbers are read, even if fewer are used.
-    unsafe fn expand(mask: u32, p: *const T) -> Self;
+    unsafe fn expand(_mask: u32, _p: *const T) -> Self {
+        unreachable!("{NOT_EXPANDED}");
+    }
     /// Loads `LANES` narrow numbers from `p` and widens them.
     unsafe fn widen<N: Narrow>(p: *const N) -> Self;
     /// Loads successive narrow numbers from `p` into the lanes of `mask`; the other lanes are zero.
     /// Up to `LANES` numbers are read, even if fewer are used.
-    unsafe fn widen_expanded<N: Narrow>(mask: u32, p: *const N) -> Self;
+    unsafe fn widen_expanded<N: Narrow>(_mask: u32, _p: *const N) -> Self {
+        unreachable!("{NOT_EXPANDED}");
+    }
     /// Loads `LANES` indices from `p`.
     unsafe fn indices<N: LaneIndex>(p: *const N) -> Self::Indices;
     /// Loads successive indices from `p` into the lanes of `mask`; the other lanes are zero. Up to
     /// `LANES` indices are read, even if fewer are used.
-    unsafe fn expand_indices<N: LaneIndex>(mask: u32, p: *const N) -> Self::Indices;
+    unsafe fn expand_indices<N: LaneIndex>(_mask: u32, _p: *const N) -> Self::Indices {
+        unreachable!("{NOT_EXPANDED}");
+    }
+    /// `x[indices[i]]` in lane `i`.
+    unsafe fn gather_at(x: *const T, indices: Self::Indices) -> Self;
     /// `x[indices[i]]` in the lanes of `mask`, zero in the others. Nothing is read for the others.
-    unsafe fn gather_at(mask: u32, x: *const T, indices: Self::Indices) -> Self;
+    unsafe fn gather_expanded(_mask: u32, _x: *const T, _indices: Self::Indices) -> Self {
+        unreachable!("{NOT_EXPANDED}");
+    }
     /// `self + a · b` in the lanes of `mask`. The other lanes keep their number.
     unsafe fn mul_add_where(self, mask: u32, a: Self, b: Self) -> Self;
     /// Writes `LANES` numbers to `p`.
@@ -87,6 +100,9 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     /// Sum over the lanes.
     unsafe fn sum(self) -> T;
 }
+
+/// Message of methods that kernels do not call without [`Vector::EXPANDS`].
+const NOT_EXPANDED: &str = "the lanes are multiplied one by one";
 
 /// A stored index: 8, 16 or 32 bits.
 pub(crate) trait LaneIndex: Copy {
@@ -350,30 +366,11 @@ macro_rules! array {
             }
 
             #[$($inline)+]
-            unsafe fn expand(mask: u32, p: *const T) -> Self {
-                let mut lanes = [T::ZERO; L];
-                let places = set_lanes(mask).enumerate();
-                // SAFETY: the caller's promise.
-                places.for_each(|(at, i)| lanes[i] = unsafe { element(p, at) });
-                Self(lanes)
-            }
-
-            #[$($inline)+]
             unsafe fn widen<N: Narrow>(p: *const N) -> Self {
                 let mut lanes = [T::ZERO; L];
                 for (i, lane) in lanes.iter_mut().enumerate() {
                     // SAFETY: the caller's promise.
                     *lane = widened(unsafe { element(p, i) });
-                }
-                Self(lanes)
-            }
-
-            #[$($inline)+]
-            unsafe fn widen_expanded<N: Narrow>(mask: u32, p: *const N) -> Self {
-                let mut lanes = [T::ZERO; L];
-                for (at, i) in set_lanes(mask).enumerate() {
-                    // SAFETY: the caller's promise.
-                    lanes[i] = widened(unsafe { element(p, at) });
                 }
                 Self(lanes)
             }
@@ -389,29 +386,11 @@ macro_rules! array {
             }
 
             #[$($inline)+]
-            unsafe fn expand_indices<N: LaneIndex>(mask: u32, p: *const N) -> [u32; L] {
-                let mut lanes = [0; L];
-                for (at, i) in set_lanes(mask).enumerate() {
-                    // SAFETY: the caller's promise.
-                    lanes[i] = unsafe { read::<N>(element_at(p, at)) }.widen();
-                }
-                lanes
-            }
-
-            #[$($inline)+]
-            unsafe fn gather_at(mask: u32, x: *const T, indices: [u32; L]) -> Self {
+            unsafe fn gather_at(x: *const T, indices: [u32; L]) -> Self {
                 let mut lanes = [T::ZERO; L];
-                // SAFETY: the caller's promise, for the lanes of the mask.
-                unsafe {
-                    if mask == Self::ALL {
-                        for i in 0..L {
-                            lanes[i] = element(x, indices[i] as usize);
-                        }
-                    } else {
-                        for i in set_lanes(mask) {
-                            lanes[i] = element(x, indices[i] as usize);
-                        }
-                    }
+                for i in 0..L {
+                    // SAFETY: the caller's promise.
+                    lanes[i] = unsafe { element(x, indices[i] as usize) };
                 }
                 Self(lanes)
             }
@@ -445,6 +424,7 @@ macro_rules! array {
     };
 }
 
+#[cfg(not(target_arch = "x86_64"))]
 array! {
     /// Lanes as a plain array, to be vectorised by the compiler.
     Array, compact: false, #[inline(always)]
@@ -457,5 +437,7 @@ array! {
     CalledArray, compact: true, #[inline(never)]
 }
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -7,6 +7,7 @@ use crate::device::cpu::{
     CpuKernel, Output, Vector, dispatch, element, element_at, for_each_part, read, write,
 };
 use crate::formats::HostSpmm;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Number of sums that are buffered before they are written if vectors are stored one after the
@@ -55,24 +56,30 @@ impl<T: Scalar> CpuKernel<T> for SpmmKernel<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, rows: Range<usize>) {
         let HostVectors { y, row: step, vector, count, .. } = self.vectors;
-        // SAFETY: the rows belong to this part, and there is room for every vector.
+        let direct = vector == 1;
+        let at_once = if direct { rows.len().max(1) } else { GATHERED / count };
+        let mut gathered = [const { MaybeUninit::<T>::uninit() }; GATHERED];
+        let gathered = gathered.as_mut_ptr().cast::<T>();
+        // SAFETY: the rows belong to this part, and there is room for every vector. Sums are
+        // gathered before they are read.
         unsafe {
-            if vector == 1 {
-                for row in rows {
-                    self.row::<V>(row, y.at(row * step));
-                }
-                return;
-            }
-            let mut sums = [T::ZERO; GATHERED];
-            let at_once = GATHERED / count;
             for start in rows.clone().step_by(at_once) {
                 let block = start..rows.end.min(start + at_once);
                 for row in block.clone() {
-                    self.row::<V>(row, sums[(row - start) * count..].as_mut_ptr());
+                    let to = if direct {
+                        y.at(row * step)
+                    } else {
+                        gathered.wrapping_add((row - start) * count)
+                    };
+                    self.row::<V>(row, to);
+                }
+                if direct {
+                    continue;
                 }
                 for v in 0..count {
                     for row in block.clone() {
-                        y.set(row * step + v * vector, sums[(row - start) * count + v]);
+                        let sum = element(gathered, (row - start) * count + v);
+                        y.set(row * step + v * vector, sum);
                     }
                 }
             }

@@ -2,12 +2,12 @@
 
 use super::Stored;
 use super::host::HostPsell;
-use super::index::{Kind, LANES, Shape};
+use super::index::{ALL, Kind, LANES, Shape};
 use super::long::{LongRows, entries};
 use super::slice::Slice;
 use super::source::{AHEAD, Codes, Plain, Same, Source, Widened};
 use crate::device::cpu::{
-    CpuKernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, run_parts,
+    CpuKernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, read, run_parts, set_lanes,
 };
 use crate::precision::{Bf16, F16};
 use crate::{Precision, Scalar, ScalarKind};
@@ -118,17 +118,20 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
     #[inline(always)]
     unsafe fn slice<V: Vector<T>, const G: usize>(&self, s: usize) {
         let slice = self.a.slice(s);
-        let Shape { kind, run, .. } = slice.shape;
+        let Shape { kind, run, full, .. } = slice.shape;
         // SAFETY: the entries and columns are those of the slice; the caller's promise.
         unsafe {
             if self.a.group > 1 && run == 1 {
                 return self.store_lanes(s, &self.lane_by_lane(&slice));
             }
+            if const { V::COMPACT } && kind != Kind::Diagonal {
+                let mut sums = [T::ZERO; LANES];
+                self.add_entries(&slice, 0, &mut sums);
+                return self.store_lanes(s, &sums);
+            }
             let sums: [V; G] = match (kind, run) {
                 (Kind::Diagonal, _) => self.diagonal(&slice),
-                _ if const { V::COMPACT } => {
-                    return self.store_lanes(s, &self.step_by_step(&slice));
-                }
+                _ if const { V::COMPACT } => unreachable!("it has been multiplied"),
                 (_, 1) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 1>(&slice),
                 (_, 2) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 2>(&slice),
                 (_, _) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 3>(&slice),
@@ -142,11 +145,17 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                 (Kind::Relative32, 2) => self.relative::<V, G, 4, 2>(&slice),
                 (Kind::Relative32, _) => self.relative::<V, G, 4, 3>(&slice),
             };
-            self.store(s, sums);
+            if const { V::EXPANDS } || slice.masks.is_empty() {
+                return self.store(s, sums);
+            }
+            let mut sums = lanes(sums);
+            self.add_entries(&slice, full, &mut sums);
+            self.store_lanes(s, &sums);
         }
     }
 
-    /// Multiplies a diagonal slice whose slots are stored one at a time.
+    /// Multiplies a diagonal slice whose slots are stored one at a time; without
+    /// [`Vector::EXPANDS`] only the slots that every lane has.
     #[inline(always)]
     unsafe fn diagonal<V: Vector<T>, const G: usize>(&self, slice: &Slice<'_>) -> [V; G] {
         let x = self.x.as_ptr().wrapping_add(slice.first_row as usize);
@@ -165,6 +174,9 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                 at += V::LANES;
             }
         }
+        if const { !V::EXPANDS } {
+            return sums;
+        }
         // Not `zip`: it is a call in builds without optimisation at link time.
         for (k, &lanes) in slice.masks.iter().enumerate() {
             let x = x.wrapping_offset(partial[k] as i32 as isize);
@@ -181,18 +193,24 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
         sums
     }
 
+    /// Start of the indices of a relative slice. The pointer is that of the array and not of a part
+    /// of it, because vectors may reach past the last index: see `SLACK`.
+    #[inline(always)]
+    fn indices(&self, slice: &Slice<'_>) -> *const u8 {
+        // They reach to the end of the array.
+        let first = self.a.index.len() - slice.indices.len();
+        self.a.index.as_ptr().wrapping_add(first).cast()
+    }
+
     /// Multiplies a relative slice with indices of `B` bytes, or [`ANY`], in steps of `R` slots,
-    /// stored one at a time.
+    /// stored one at a time; without [`Vector::EXPANDS`] only the steps that every lane has.
     #[inline(always)]
     unsafe fn relative<V: Vector<T>, const G: usize, const B: usize, const R: usize>(
         &self,
         slice: &Slice<'_>,
     ) -> [V; G] {
         let x = self.x.as_ptr().wrapping_add(slice.base as usize);
-        // They reach to the end of the array. The pointer is that of the array and not of a part of
-        // it, because vectors may reach past the last index: see `SLACK`.
-        let first = self.a.index.len() - slice.indices.len();
-        let mut indices = self.a.index.as_ptr().wrapping_add(first).cast::<u8>();
+        let mut indices = self.indices(slice);
         let bytes = if B == ANY { slice.shape.kind.index_size() } else { B };
         let mut at = slice.first_value;
         // SAFETY: every lane has the first steps, and the lanes of the masks have the others.
@@ -212,12 +230,15 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                     for slot in 0..R {
                         let at = at + slot * LANES + g * V::LANES;
                         self.values.ask_ahead_of(at);
-                        let x = V::gather_at(V::ALL, x.wrapping_add(slot), index);
+                        let x = V::gather_at(x.wrapping_add(slot), index);
                         *sum = sum.mul_add(self.values.load(at), x);
                     }
                 }
                 indices = element_at(indices, LANES * bytes);
                 at += R * LANES;
+            }
+            if const { !V::EXPANDS } {
+                return sums;
             }
             for &lanes in slice.masks {
                 let count = lanes.count_ones() as usize;
@@ -231,7 +252,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                         _ => V::expand_indices(mask, from.cast::<u32>()),
                     };
                     for slot in 0..R {
-                        let x = V::gather_at(mask, x.wrapping_add(slot), index);
+                        let x = V::gather_expanded(mask, x.wrapping_add(slot), index);
                         *sum = sum.mul_add_where(
                             mask,
                             self.values.expand(mask, at + slot * count + before),
@@ -247,17 +268,51 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
         }
     }
 
-    /// Multiplies a relative slice as [`relative`](Self::relative) does, entry by entry.
-    unsafe fn step_by_step(&self, slice: &Slice<'_>) -> [T; LANES] {
-        let mut sums = [T::ZERO; LANES];
-        slice.visit_steps(|lane, at, col| {
-            // SAFETY: an entry of the slice.
-            sums[lane] += unsafe { self.values.get(at) } * self.x[col];
-        });
-        sums
+    /// Adds the slots or steps from `first` on, entry by entry, where slots are stored one at a
+    /// time. In a diagonal slice `first` is the number of slots that every lane has.
+    #[inline(never)]
+    unsafe fn add_entries(&self, slice: &Slice<'_>, first: usize, sums: &mut [T; LANES]) {
+        let Shape { kind, run, full, width } = slice.shape;
+        let x = self.x.as_ptr();
+        let mut at = slice.first_value + first * run * LANES;
+        // SAFETY: the entries and columns are those of the slice; the caller's promise.
+        unsafe {
+            if kind == Kind::Diagonal {
+                for (k, &lanes) in slice.masks.iter().enumerate() {
+                    let col = slice.first_row.wrapping_add(slice.deltas[1][k]);
+                    for lane in set_lanes(lanes) {
+                        let col = col.wrapping_add(lane as u32) as usize;
+                        sums[lane] += self.values.get(at) * element(x, col);
+                        at += 1;
+                    }
+                }
+                return;
+            }
+            let bytes = kind.index_size();
+            let mut indices = element_at(self.indices(slice), first * LANES * bytes);
+            for step in first..width {
+                let lanes = if step < full { ALL } else { slice.masks[step - full] };
+                let count = lanes.count_ones() as usize;
+                for lane in set_lanes(lanes) {
+                    let index = match bytes {
+                        1 => u32::from(read::<u8>(indices)),
+                        2 => u32::from(read::<u16>(indices)),
+                        _ => read(indices),
+                    };
+                    let col = (slice.base + index) as usize;
+                    for slot in 0..run {
+                        sums[lane] += self.values.get(at + slot * count) * element(x, col + slot);
+                    }
+                    indices = element_at(indices, bytes);
+                    at += 1;
+                }
+                at += (run - 1) * count;
+            }
+        }
     }
 
     /// Multiplies any slice whose entries have one index each, entry by entry.
+    #[inline(never)]
     unsafe fn lane_by_lane(&self, slice: &Slice<'_>) -> [T; LANES] {
         let mut sums = [T::ZERO; LANES];
         slice.visit_columns(self.a.group, |lane, _, at, col| {
@@ -273,15 +328,12 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
     unsafe fn store<V: Vector<T>, const G: usize>(&self, s: usize, sums: [V; G]) {
         let whole =
             (s + 1) * LANES <= self.a.nrows && self.a.perm.is_none() && self.a.skip.is_none();
-        let mut lanes = [T::ZERO; LANES];
         // SAFETY: the rows of the slice belong to this part.
         unsafe {
-            let to = if whole { self.y.at(s * LANES) } else { lanes.as_mut_ptr() };
-            for (g, sum) in sums.into_iter().enumerate() {
-                sum.store(element_at(to, g * V::LANES).cast_mut());
-            }
-            if !whole {
-                self.store_lanes(s, &lanes);
+            if whole {
+                write_lanes(sums, self.y.at(s * LANES));
+            } else {
+                self.store_lanes(s, &lanes(sums));
             }
         }
     }
@@ -299,6 +351,32 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
             }
         }
     }
+}
+
+/// Writes the lanes of a slice to `to`.
+///
+/// # Safety
+///
+/// There is room for them, and the machine has the instructions of `V`.
+#[inline(always)]
+unsafe fn write_lanes<T: Scalar, V: Vector<T>, const G: usize>(sums: [V; G], to: *mut T) {
+    for (g, sum) in sums.into_iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { sum.store(element_at(to, g * V::LANES).cast_mut()) };
+    }
+}
+
+/// The lanes of a slice as an array.
+///
+/// # Safety
+///
+/// The machine has the instructions of `V`.
+#[inline(always)]
+unsafe fn lanes<T: Scalar, V: Vector<T>, const G: usize>(sums: [V; G]) -> [T; LANES] {
+    let mut lanes = [T::ZERO; LANES];
+    // SAFETY: `G` vectors are the lanes of a slice; the caller's promise.
+    unsafe { write_lanes(sums, lanes.as_mut_ptr()) };
+    lanes
 }
 
 impl<T: Scalar> Multiply<T> for LongRows<T> {
@@ -362,7 +440,7 @@ impl<T: Scalar, S: Source<T>> LongRowsKernel<'_, T, S> {
                 for sum in &mut sums {
                     self.values.ask_ahead_of(k);
                     prefetch(cols.wrapping_add(k + AHEAD));
-                    let x = V::gather_at(V::ALL, x, V::indices(element_at(cols, k)));
+                    let x = V::gather_at(x, V::indices(element_at(cols, k)));
                     *sum = sum.mul_add(self.values.load(k), x);
                     k += V::LANES;
                 }

@@ -128,23 +128,6 @@ impl Slice<'_> {
         );
     }
 
-    /// Calls `visit(lane, position of the value, column)` for every entry of a relative slice whose
-    /// slots are stored one at a time.
-    pub(super) fn visit_steps(&self, mut visit: impl FnMut(usize, usize, usize)) {
-        let Shape { run, full, width, .. } = self.shape;
-        let (mut index, mut at) = (0, self.first_value);
-        for step in 0..width {
-            let lanes = if step < full { ALL } else { self.mask(step) };
-            let count = lanes.count_ones() as usize;
-            for lane in set_lanes(lanes) {
-                let first = (self.base + self.index(index)) as usize;
-                (0..run).for_each(|slot| visit(lane, at + slot * count, first + slot));
-                (index, at) = (index + 1, at + 1);
-            }
-            at += (run - 1) * count;
-        }
-    }
-
     /// Returns the index at position `at`.
     #[inline(always)]
     fn index(&self, at: usize) -> u32 {

@@ -83,12 +83,12 @@ impl<T: Scalar> Source<T> for Codes<T> {
 
     #[inline(always)]
     unsafe fn load<V: Vector<T>>(self, at: usize) -> V {
-        unsafe { V::gather_at(V::ALL, self.1, V::indices(element_at(self.0, at))) }
+        unsafe { V::gather_at(self.1, V::indices(element_at(self.0, at))) }
     }
 
     #[inline(always)]
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V {
-        unsafe { V::gather_at(mask, self.1, V::expand_indices(mask, element_at(self.0, at))) }
+        unsafe { V::gather_expanded(mask, self.1, V::expand_indices(mask, element_at(self.0, at))) }
     }
 
     #[inline(always)]

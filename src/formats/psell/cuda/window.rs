@@ -22,6 +22,7 @@ use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
 use super::{DevicePsell, DeviceValues};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Queue, kernels};
 use crate::formats::DeviceVectors;
+use crate::order::inserted;
 use crate::{Error, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -146,15 +147,12 @@ impl WindowLayout {
     /// block. `None` if the shared memory is not sufficient, if there are no or too many diagonals,
     /// or if too few entries share the columns of a band. The shapes of all slices are supported.
     fn of(headers: &[Header], index: &[u32], value: usize, shared: usize) -> Option<Self> {
-        let distinct: BTreeMap<u32, SharedSlots<'_>> = headers
-            .iter()
-            .filter(|header| header.shape().width > 0)
-            .map(|header| (header.index_at, header.shape()))
-            .collect::<BTreeMap<_, _>>()
-            .into_iter()
-            .map(|(at, shape)| (at, SharedSlots::of(shape, at, index)))
-            .collect();
-        let deltas: BTreeSet<i32> = distinct.values().flat_map(SharedSlots::deltas).collect();
+        let mut distinct: BTreeMap<u32, SharedSlots<'_>> = BTreeMap::new();
+        for header in headers.iter().filter(|header| header.shape().width > 0) {
+            let at = header.index_at;
+            distinct.entry(at).or_insert_with(|| SharedSlots::of(header.shape(), at, index));
+        }
+        let deltas: BTreeSet<i32> = inserted(distinct.values().flat_map(SharedSlots::deltas));
         if deltas.is_empty() || deltas.len() > DIAGONALS {
             return None;
         }
@@ -201,7 +199,7 @@ fn place(starts: &[i32], delta: i32) -> u32 {
 /// the fewest bands. `None` if no grouping fits the shared memory.
 fn bands(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Buffers)> {
     let gap = |pair: &[i32]| pair[1].abs_diff(pair[0]);
-    let gaps: BTreeSet<u32> = deltas.windows(2).map(gap).chain([0]).collect();
+    let gaps: BTreeSet<u32> = inserted(deltas.windows(2).map(gap).chain([0]));
     let with_gaps = |widest: u32| {
         let parts: Vec<&[i32]> = deltas.chunk_by(|a, b| b.abs_diff(*a) <= widest).collect();
         let span = |part: &&[i32]| part[part.len() - 1].abs_diff(part[0]) as usize;
