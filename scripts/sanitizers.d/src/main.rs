@@ -7,7 +7,10 @@ static mut COUNT: u64 = 0;
 
 /// Number of additions, large enough that the threads overlap: the sanitizer cannot tell a thread
 /// from one that has ended.
-const MANY: usize = 10_000_000;
+const MANY: usize = 1_000_000;
+
+/// Pairs of threads. On a busy machine those of a pair may run one after the other.
+const PAIRS: usize = 10;
 
 fn count() {
     for _ in 0..MANY {
@@ -34,9 +37,11 @@ fn main() {
         }
         // Two threads write without an order.
         Some("race") => {
-            let threads = [thread::spawn(count), thread::spawn(count)];
-            threads.into_iter().for_each(|thread| thread.join().unwrap());
-            // SAFETY: both threads have ended.
+            for _ in 0..PAIRS {
+                let threads = [thread::spawn(count), thread::spawn(count)];
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
+            }
+            // SAFETY: all threads have ended.
             println!("{}", unsafe { COUNT });
         }
         other => panic!("no such fault: {other:?}"),
