@@ -357,6 +357,10 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
     });
 }
 
+// Blocks per multiprocessor of kernels with PeerSums. With three, those for compute capability 12.0
+// spill up to 60 bytes. No block waits for another of its launch.
+[[maybe_unused]] constexpr u32 PEER_BLOCKS = ARCHITECTURE >= 1200 ? 2 : COMBINE_BLOCKS;
+
 #define INSTANCES(SUFFIX, T)                                                                                                       \
     KERNEL_WITH(vector_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
                                         double *partials, u32 *arrivals, const u64 *code, u64 shape) {                             \
@@ -372,11 +376,11 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
                                         const double *registers, u64 shape) {                                                      \
         step(x, p, r, d, n, packs, coefficients, registers, Shape{shape});                                                         \
     }                                                                                                                              \
-    KERNEL_WITH(vector_peer_dots_##SUFFIX, COMBINE_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                 \
+    KERNEL_WITH(vector_peer_dots_##SUFFIX, PEER_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                 \
                                              const u64 *peers, const u64 *code, u64 shape) {                                       \
         dots(a, b, c, n, packs, ScalarRegisters{registers, nullptr, nullptr, code}, Shape{shape}, PeerSums{peers});                \
     }                                                                                                                              \
-    KERNEL_WITH(vector_peer_combine_##SUFFIX, COMBINE_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,            \
+    KERNEL_WITH(vector_peer_combine_##SUFFIX, PEER_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,            \
                                                 u64 coefficients, double *registers, const u64 *peers, const u64 *code, u64 shape, \
                                                 u32 scales_u) {                                                                    \
         combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, nullptr, nullptr, code}, Shape{shape}, scales_u, \
