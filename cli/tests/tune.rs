@@ -435,6 +435,20 @@ fn kept_measurements_give_the_same_profile_again() {
     let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
     assert!(said.contains("was fitted to; validate with measurements of others"), "{said}");
 
+    // Measurements of other kernels do not judge a profile.
+    let older = fs::read_to_string(&plain).unwrap().replacen("kernels:\"cpu-", "kernels:\"old-", 1);
+    let older_file = folder.path().join("older").to_str().unwrap().to_owned();
+    for (text, expected) in [
+        (older.as_str(), "kernels of another version"),
+        (older.lines().next().unwrap(), "header line"),
+    ] {
+        fs::write(&older_file, text).unwrap();
+        let args = ["tune", "--from", &plain, "--validate", &older_file, "--records", &older_file];
+        let refused = sparseop(&args).assert().code(1);
+        let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        assert!(said.contains(expected), "{said}");
+    }
+
     // Measurements of two devices do not make one profile.
     let other = fs::read_to_string(&plain).unwrap().replacen("kernels:\"cpu-", "kernels:\"old-", 1);
     let strange = folder.path().join("strange").to_str().unwrap().to_owned();

@@ -138,17 +138,25 @@ impl Correction {
         self.kernels.get(&scalar)?.get(kernel)
     }
 
+    /// The largest uncertainty of a kernel.
+    pub(super) fn largest_spread(&self, scalar: ScalarKind) -> f64 {
+        let kernels = self.kernels.get(&scalar).into_iter().flat_map(BTreeMap::values);
+        kernels.map(|kernel| f64::from(kernel.spread)).fold(0.0, f64::max)
+    }
+
     /// True if all factors are finite and above 0.
     pub fn is_valid(&self) -> bool {
         /// No factor above e¹⁰ is known.
         const MOST: f32 = 10.0;
+        /// An uncertainty that is none: a factor of seven.
+        const MOST_SPREAD: f32 = 2.0;
         let is_valid = |kernel: &KernelCorrection| {
             let points = kernel.curves.values().flatten();
             let mut numbers = points.flat_map(|&(value, log)| [value, log]);
             let ascends = |curve: &Vec<(f32, f32)>| curve.is_sorted_by(|a, b| a.0 < b.0);
             numbers.all(f32::is_finite)
                 && kernel.bias.is_finite()
-                && (0.0..=MOST).contains(&kernel.spread)
+                && (0.0..=MOST_SPREAD).contains(&kernel.spread)
                 && kernel.curves.values().all(|curve| !curve.is_empty() && ascends(curve))
         };
         (0.0..=MOST).contains(&self.limit)
@@ -250,6 +258,7 @@ mod tests {
         assert!(!change(&|c, _| c.limit = f32::INFINITY));
         assert!(!change(&|_, kernel| kernel.bias = f32::NAN));
         assert!(!change(&|_, kernel| kernel.spread = -0.1));
+        assert!(!change(&|_, kernel| kernel.spread = 2.1));
         let rows = |points: &[(f32, f32)]| {
             change(&|_, kernel| drop(kernel.curves.insert(Feature::Rows, points.to_vec())))
         };

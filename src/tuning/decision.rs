@@ -103,6 +103,8 @@ pub enum Cause {
     Kernel,
     /// A correction factor: similar plans took longer than the sum of terms predicts.
     Experience,
+    /// A less certain prediction, so that the expected time is longer.
+    Uncertainty,
 }
 
 impl Display for Cause {
@@ -114,6 +116,7 @@ impl Display for Cause {
             }
             Self::Kernel => f.write_str("slower kernel for the same work"),
             Self::Experience => f.write_str("correction factor measured on similar matrices"),
+            Self::Uncertainty => f.write_str("less certain prediction"),
             Self::Preparation => f.write_str("preparation not amortised by the expected products"),
         }
     }

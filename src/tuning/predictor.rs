@@ -50,13 +50,16 @@ impl<'a> Predictor<'a> {
                 plan.preparation(on, kernel).and_then(|like| profile.coefficients(scalar, like));
             let c = Coefficients::new(c.terms(), packed.unwrap_or(&c).packing());
             let prediction = Prediction::new(&scale.coefficients(&c), work, &work_terms, device);
-            let learned = profile.correction.as_ref();
-            let of_kernel =
-                learned.and_then(|learned| Some((learned, learned.of(scalar, kernel)?)));
-            of_kernel.map_or(prediction, |(learned, kernel)| {
-                let values = correction_features(work, features, cache);
-                prediction.corrected(kernel, learned.limit, &values)
-            })
+            let Some(learned) = &profile.correction else { return prediction };
+            let corrected = match learned.of(scalar, kernel) {
+                Some(kernel) => {
+                    let values = correction_features(work, features, cache);
+                    prediction.corrected(kernel, learned.limit, &values)
+                }
+                None => return prediction.less_certain(learned.largest_spread(scalar)),
+            };
+            let spread = corrected.uncertainty();
+            if *scale == Scale::NONE { corrected } else { corrected.less_certain(spread) }
         });
         (work_terms, prediction)
     }

@@ -278,11 +278,13 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
         let terms = p.map_or([0.0; Term::COUNT], |p| p.terms);
         let prepare = p.map_or(0.0, |p| p.prepare / calls.max(1) as f64);
         let (imbalance, learned) = p.map_or((0.0, 0.0), |p| (p.imbalance, p.product() - p.sum()));
+        let risk = p.map_or(0.0, |p| p.expected() - p.product());
         let terms = Term::ALL.iter().zip(terms).map(|(&term, time)| (Cause::Term(term), time));
         let rest = [
             (Cause::Imbalance, imbalance),
             (Cause::Preparation, prepare),
             (Cause::Experience, learned),
+            (Cause::Uncertainty, risk),
         ];
         terms.chain(rest).collect::<Vec<_>>()
     };
@@ -355,7 +357,7 @@ mod tests {
         assert_eq!(place(&[(f64::INFINITY, 0.0, 1), (f64::NAN, 0.0, 1)]), None);
     }
 
-    /// Products by prediction, on the grid, do not get slower for more expected calls.
+    /// Expected times of products, on the grid, do not grow with the number of expected calls.
     #[test]
     fn more_expected_calls_never_choose_a_slower_product() {
         let h200 = Profile::parse("h200", include_str!("../../models/nvidia-h200.ron")).unwrap();
@@ -371,7 +373,7 @@ mod tests {
                 };
                 let decision =
                     select(&analysis, &profile.device.clone(), profile.clone(), request).unwrap();
-                let now = on_grid(decision.chosen().unwrap().prediction.unwrap().product());
+                let now = on_grid(decision.chosen().unwrap().prediction.unwrap().expected());
                 assert!(now <= last, "{spec}, {calls} calls: {now} {last}");
                 last = now;
             }

@@ -182,6 +182,9 @@ pub(super) fn run(args: &TuneArgs, console: &Console) -> Result<()> {
         }
     }
     let page = args.report.begin("Tuning")?;
+    // Read before anything is measured or written.
+    let kept = args.validate.iter().map(|file| read_kept(std::slice::from_ref(file), console));
+    let validation = kept.collect::<Result<Vec<_>>>()?;
     let classes = args.classes.as_deref().map(Classes::read).transpose()?;
     let collected = match &args.out {
         Some(out) if args.from.is_empty() => {
@@ -197,13 +200,14 @@ pub(super) fn run(args: &TuneArgs, console: &Console) -> Result<()> {
             Collected { header, measured, reused, left_out, repeats, calibrated, journal }
         }
     };
-    finish(args, collected, page, console)
+    finish(args, collected, validation, page, console)
 }
 
 /// Fits the coefficients, writes the profile and reports.
 fn finish(
     args: &TuneArgs,
     collected: Collected,
+    validation: Vec<StoredMeasurements>,
     page: Option<Page>,
     console: &Console,
 ) -> Result<()> {
@@ -243,7 +247,7 @@ fn finish(
     if let Some(journal) = journal.filter(|_| left_out.is_empty()) {
         journal.remove().unwrap_or_else(|error| console.warn(&cause_chain(&error)));
     }
-    let unfitted = unfitted::read(&args.validate, &measured, &refit.profile, console)?;
+    let unfitted = unfitted::sets(&args.validate, validation, &measured, &refit.profile)?;
     let learning = if unfitted.is_empty() {
         Vec::new()
     } else {

@@ -1,13 +1,14 @@
 //! Report about matrices that were not fitted to: regret by set, learning curve, worst choices.
 
-use super::super::console::{Console, Left, Right, table};
-use super::read_kept;
+use super::super::console::{Left, Right, table};
 use super::worst::worst;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use sparseop::ScalarKind;
+use sparseop::device::DeviceSpec;
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::record::Regret;
+use sparseop_tune::measurements::StoredMeasurements;
 use sparseop_tune::offline::Measured;
 use sparseop_tune::unfitted::{LearningStep, UnfittedSet};
 use std::collections::BTreeMap;
@@ -31,23 +32,36 @@ impl<'a> From<&'a UnfittedSet> for RegretOfSet<'a> {
 }
 
 /// Choices of a profile for the matrices of each file.
-pub(super) fn read(
+///
+/// # Errors
+///
+/// An error if a file has no measurements of other matrices than those of the fit, or if they are of
+/// another device or of other kernels.
+pub(super) fn sets(
     files: &[PathBuf],
+    kept: Vec<StoredMeasurements>,
     measured: &[Measured],
     profile: &Profile,
-    console: &Console,
 ) -> Result<Vec<UnfittedSet>> {
-    let set = |file: &PathBuf| {
-        let kept = read_kept(std::slice::from_ref(file), console)?;
-        let name = file.display().to_string();
-        if kept.header.provenance.device != profile.device {
+    let set = |(file, kept): (&PathBuf, StoredMeasurements)| {
+        let (name, origin) = (file.display().to_string(), &kept.header.provenance);
+        let of = |device: &DeviceSpec| {
+            (device.name.clone(), device.instructions.clone(), device.threads)
+        };
+        if of(&origin.device) != of(&profile.device) {
             bail!("the measurements in {name} are of another device than those of the profile");
+        }
+        if origin.kernels != profile.kernels {
+            bail!("the measurements in {name} are of kernels of another version; measure again");
+        }
+        if kept.measured.is_empty() {
+            bail!("there are no measurements in {name}");
         }
         UnfittedSet::new(name.clone(), kept.measured, measured, profile).with_context(|| {
             format!("every matrix in {name} was fitted to; validate with measurements of others")
         })
     };
-    files.iter().map(set).collect()
+    files.iter().zip(kept).map(set).collect()
 }
 
 /// Regret on each set, learning curve and worst choices.

@@ -339,7 +339,9 @@ impl<A: PlanTimer> Check<'_, A> {
                 [.., before, last] => last >= FALLING * before,
                 [] => true,
             };
-            let has_room = self.products + batch <= self.budget.products;
+            // A further batch leaves room for another plan.
+            let spare = if samples.len() < batches as usize { 0 } else { self.products_per_plan() };
+            let has_room = self.products + batch + spare <= self.budget.products;
             if is_last || samples.len() >= CPU_MOST_BATCHES || !has_room {
                 return Ok(samples);
             }
