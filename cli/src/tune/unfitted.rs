@@ -35,8 +35,8 @@ impl<'a> From<&'a UnfittedSet> for RegretOfSet<'a> {
 ///
 /// # Errors
 ///
-/// An error if a file has no measurements of other matrices than those of the fit, or if they are of
-/// another device or of other kernels.
+/// An error if a file has no measurements of other matrices than those of the fit, or if they are
+/// of another device or of other kernels.
 pub(super) fn sets(
     files: &[PathBuf],
     kept: Vec<StoredMeasurements>,
