@@ -38,12 +38,10 @@ const MOST_PACKED: usize = 8;
 /// Largest number of products for one plan; more would not make its time more accurate.
 const MOST_PRODUCTS: u64 = 40;
 
-/// Number of timed batches of a plan on a CPU, of which the least time counts. On a GPU nothing
-/// interrupts a batch.
+/// Timed batches of a plan on a CPU, of which the least counts. Nothing interrupts one on a GPU.
 const CPU_BATCHES: u64 = 2;
 
-/// Largest number of batches of a plan on a CPU whose time still falls: branch predictors learn the
-/// row lengths in the course of several products.
+/// The same while the time falls: branch predictors learn the row lengths in several products.
 const CPU_MOST_BATCHES: usize = 4;
 
 /// Ratio of the times of two successive batches below which the time is still falling.
@@ -142,6 +140,7 @@ pub(crate) fn check<A: PlanTimer>(
         timings: vec![PlanTiming::Open; candidates.len()],
         candidates,
         products: 0,
+        to_come: 1,
         packed: 0,
         least: f64::INFINITY,
         packing: 0.0,
@@ -172,6 +171,8 @@ struct Check<'a, A: PlanTimer> {
     candidates: Vec<&'a Candidate>,
     timings: Vec<PlanTiming>,
     products: u64,
+    /// Number of plans for which products are kept: kernels of CSR, and a packed plan.
+    to_come: u64,
     /// Number of plans packed besides CSR.
     packed: usize,
     /// Least measured time of a product.
@@ -241,9 +242,11 @@ impl<A: PlanTimer> Check<'_, A> {
         if let Some(at) = csr.iter().position(|&place| place == 0) {
             csr[..=at].rotate_right(1);
         }
+        self.to_come = csr.len() as u64;
         let mut fastest = self.pack(*csr.first()?)?;
         let mut ready = fastest.ready.take()?;
         for &place in &csr[1..] {
+            self.to_come -= 1;
             if self.products + self.products_per_plan() > self.budget.products {
                 break;
             }
@@ -264,7 +267,7 @@ impl<A: PlanTimer> Check<'_, A> {
                 }
             }
         }
-        fastest.ready = Some(ready);
+        (fastest.ready, self.to_come) = (Some(ready), 1);
         Some(fastest)
     }
 
@@ -339,9 +342,10 @@ impl<A: PlanTimer> Check<'_, A> {
                 [.., before, last] => last >= FALLING * before,
                 [] => true,
             };
-            // A further batch leaves room for another plan.
-            let spare = if samples.len() < batches as usize { 0 } else { self.products_per_plan() };
-            let has_room = self.products + batch + spare <= self.budget.products;
+            // A further batch leaves room for the plans to come.
+            let spare = if samples.len() < batches as usize { 0 } else { self.to_come };
+            let least = batch + spare * self.products_per_plan();
+            let has_room = self.products + least <= self.budget.products;
             if is_last || samples.len() >= CPU_MOST_BATCHES || !has_room {
                 return Ok(samples);
             }
