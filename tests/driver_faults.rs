@@ -95,7 +95,7 @@ fn every_failure(faults: &Faults) {
 }
 
 /// Builds the library for a driver that computes nothing; the folder of the library, and its path.
-fn stand_in() -> Option<(tempfile::TempDir, String)> {
+fn empty_driver() -> Option<(tempfile::TempDir, String)> {
     let folder = tempfile::tempdir().unwrap();
     let (source, driver) = (folder.path().join("own.c"), folder.path().join("own.so"));
     let code = "int cuMemAlloc_v2(unsigned long *to, unsigned long n) { *to = n; return 0; }\n\
@@ -123,7 +123,7 @@ type Free = unsafe extern "C" fn(u64) -> c_int;
 
 #[test]
 fn the_library_passes_calls_on_counts_and_refuses_them() {
-    let Some((_folder, library)) = stand_in() else { return };
+    let Some((_folder, library)) = empty_driver() else { return };
     let (library, faults) = (library.as_str(), Faults::load(&library));
     type AllocateFrom = unsafe extern "C" fn(*mut u64, u64, usize, usize) -> c_int;
     type Ask = unsafe extern "C" fn(*mut u64, *mut u64) -> c_int;
@@ -179,7 +179,7 @@ fn the_library_passes_calls_on_counts_and_refuses_them() {
 
 #[test]
 fn errors_that_are_lost_and_memory_that_is_lost_are_noticed() {
-    let Some((_folder, library)) = stand_in() else { return };
+    let Some((_folder, library)) = empty_driver() else { return };
     let faults = Faults::load(&library);
     // SAFETY: the functions have these types.
     let (allocate, free) = unsafe {

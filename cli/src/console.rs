@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use output::StandardOutput;
 pub(super) use output::{OutputError, print_help};
 use serde::Serialize;
+use sparseop::tuning::record::Regret;
 use sparseop::{Scalar, SparseOp};
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
@@ -172,6 +173,13 @@ pub(super) fn is_output_error(error: &anyhow::Error) -> bool {
 /// True if the reader of standard output has closed it.
 pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<OutputError>().is_some_and(OutputError::is_broken_pipe)
+}
+
+/// Cells of a regret: number of matrices, geometric mean, 95th percentile, worst.
+pub(crate) fn regret_cells(regret: &Regret) -> [String; 4] {
+    let Regret { matrices, geometric_mean, p95, worst } = regret;
+    let [mean, p95, worst] = [geometric_mean, p95, worst].map(|r| format!("{r:.3}"));
+    [matrices.to_string(), mean, p95, worst]
 }
 
 /// Formats a table with a heading, its columns two spaces apart.

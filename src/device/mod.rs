@@ -334,7 +334,8 @@ impl FromStr for Device {
 impl DeviceSpec {
     /// True if both are devices of the same model. The driver version and the amount of memory are
     /// ignored.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    #[doc(hidden)]
+    pub fn is_same(&self, other: &Self) -> bool {
         let make = |spec: &Self| (spec.name.clone(), spec.instructions.clone(), spec.threads);
         make(self) == make(other)
     }

@@ -257,13 +257,10 @@ impl UserProfiles {
                 return Vec::new();
             }
         };
-        let mut paths: Vec<PathBuf> = Vec::new();
-        for path in entries.flatten().map(|entry| entry.path()) {
-            if path.extension() == Some(OsStr::new(ENDING)) {
-                let at = paths.partition_point(|before| *before < path);
-                paths.insert(at, path);
-            }
-        }
+        let paths = entries.flatten().map(|entry| entry.path());
+        let mut paths: Vec<_> =
+            paths.filter(|path| path.extension() == Some(OsStr::new(ENDING))).collect();
+        paths.sort();
         if paths.len() > MAX_FILES {
             let (there, folder) = (paths.len(), folder.display().to_string());
             let folder = printable(&folder);

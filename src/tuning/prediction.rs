@@ -89,14 +89,14 @@ impl Prediction {
     /// Standard deviation of the logarithm of measured over predicted time; a usual one if it is
     /// not known.
     pub fn uncertainty(&self) -> f64 {
-        /// A check doubles it. On an H200, 0.35 chose best.
+        /// Half of the standard deviation that a check assumes for an H200.
         const USUAL: f64 = 0.175;
         self.spread.unwrap_or(USUAL)
     }
 
-    /// Expected nanoseconds of one product: the mean of log-normal times about the predicted one;
-    /// the predicted one where the uncertainty is not known.
-    /// Of equal predictions the more certain one is less.
+    /// Expected nanoseconds of one product: the mean of log-normal times about the predicted one,
+    /// or the predicted one if the uncertainty is not known. Of equal predictions the more certain
+    /// one is less.
     pub fn expected(&self) -> f64 {
         self.product() * self.spread.map_or(1.0, |spread| (spread.powi(2) / 2.0).exp())
     }

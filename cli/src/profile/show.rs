@@ -2,7 +2,7 @@
 
 use super::{DeviceArg, Profile, ScalarKind, ceilings, device_for, device_line, is_current, name};
 use super::{printable, rounded};
-use crate::console::{Console, Left, Right, cause_chain, is_output_error, table};
+use crate::console::{Console, Left, Right, cause_chain, is_output_error, regret_cells, table};
 use anyhow::Result;
 use serde::Serialize;
 use sparseop::tuning::cost::Coefficients;
@@ -164,8 +164,7 @@ fn records(out: &mut String, records: &[Record]) -> fmt::Result {
 fn regrets(profile: &Profile) -> String {
     let validation = &profile.validation;
     let line = |name: String, regret: &Regret| {
-        let numbers = [regret.geometric_mean, regret.p95, regret.worst].map(|r| format!("{r:.3}"));
-        [name, regret.matrices.to_string()].into_iter().chain(numbers).collect::<Vec<_>>()
+        std::iter::once(name).chain(regret_cells(regret)).collect::<Vec<_>>()
     };
     let mut lines = vec![line("in-sample".to_owned(), &validation.in_sample)];
     lines.extend(validation.held_out.iter().map(|regret| line("held-out".to_owned(), regret)));

@@ -1,7 +1,7 @@
 //! Final report of a tuning run: regret by class, the worst matrices with the causes, and the whole
 //! as JSON.
 
-use super::super::console::{Left, Right, table};
+use super::super::console::{Left, Right, regret_cells, table};
 use super::timing_runs::{self, WORST};
 use super::unfitted;
 use super::worst::{by_regret, why, worst};
@@ -127,9 +127,7 @@ impl TuningReport<'_> {
                 ("worst", Right),
             ];
             let row = |(name, regret): (&String, &Regret)| {
-                let numbers =
-                    [regret.geometric_mean, regret.p95, regret.worst].map(|r| format!("{r:.3}"));
-                [vec![name.clone(), regret.matrices.to_string()], numbers.to_vec()].concat()
+                std::iter::once(name.clone()).chain(regret_cells(regret)).collect()
             };
             out += &table(&columns, validation.held_out_classes.iter().map(row));
             out += "\n";

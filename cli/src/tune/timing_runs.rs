@@ -1,6 +1,6 @@
 //! Reports about timing runs: repeatability of their decisions, and quality of calibration.
 
-use super::super::console::{Left, Right, duration, percent, table};
+use super::super::console::{Left, Right, duration, percent, regret_cells, table};
 use sparseop::tuning::decision::TIE_BAND;
 use sparseop::tuning::record::Regret;
 use sparseop_tune::calibrated::{Calibrated, Calibrations, Timed};
@@ -71,11 +71,6 @@ fn differing(heading: &str, differing: &[Differing], most: usize) -> String {
 
 /// Quality of calibration: by class, the worst matrices, and in total.
 pub(super) fn calibrations(c: &Calibrations) -> String {
-    let numbers = |regret: &Regret| {
-        let Regret { matrices, geometric_mean, p95, worst } = regret;
-        let times = [geometric_mean, p95, worst].map(|r| format!("{r:.3}"));
-        std::iter::once(matrices.to_string()).chain(times)
-    };
     let columns = [
         ("calibrated", Left),
         ("matrices", Right),
@@ -84,8 +79,8 @@ pub(super) fn calibrations(c: &Calibrations) -> String {
         ("worst", Right),
     ];
     let classes = c.classes.iter();
-    let rows =
-        classes.map(|(class, regret)| [class.clone()].into_iter().chain(numbers(regret)).collect());
+    let rows = classes
+        .map(|(class, regret)| [class.clone()].into_iter().chain(regret_cells(regret)).collect());
     let mut out = table(&columns, rows) + "\n" + &worst(&c.worst);
     let by = if c.held_out {
         "profiles fitted without the matrix's class"

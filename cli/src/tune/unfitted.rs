@@ -1,11 +1,10 @@
 //! Report about matrices that were not fitted to: regret by set, learning curve, worst choices.
 
-use super::super::console::{Left, Right, table};
+use super::super::console::{Left, Right, regret_cells, table};
 use super::worst::worst;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use sparseop::ScalarKind;
-use sparseop::device::DeviceSpec;
 use sparseop::tuning::profile::Profile;
 use sparseop::tuning::record::Regret;
 use sparseop_tune::measurements::StoredMeasurements;
@@ -45,10 +44,7 @@ pub(super) fn sets(
 ) -> Result<Vec<UnfittedSet>> {
     let set = |(file, kept): (&PathBuf, StoredMeasurements)| {
         let (name, origin) = (file.display().to_string(), &kept.header.provenance);
-        let of = |device: &DeviceSpec| {
-            (device.name.clone(), device.instructions.clone(), device.threads)
-        };
-        if of(&origin.device) != of(&profile.device) {
+        if !origin.device.is_same(&profile.device) {
             bail!("the measurements in {name} are of another device than those of the profile");
         }
         if origin.kernels != profile.kernels {
@@ -68,10 +64,8 @@ pub(super) fn sets(
 pub(super) fn text(sets: &[UnfittedSet], learning: &[LearningStep]) -> String {
     let of = |set: &UnfittedSet| {
         let row = |scalar: ScalarKind| {
-            let Regret { matrices, geometric_mean, p95, worst } = set.regret(scalar)?;
-            let numbers = [geometric_mean, p95, worst].map(|r| format!("{r:.3}"));
-            let first = vec![set.name.clone(), scalar.to_string(), matrices.to_string()];
-            Some([first, numbers.to_vec()].concat())
+            let cells = regret_cells(&set.regret(scalar)?);
+            Some([set.name.clone(), scalar.to_string()].into_iter().chain(cells).collect())
         };
         ScalarKind::ALL.into_iter().filter_map(row).collect::<Vec<_>>()
     };

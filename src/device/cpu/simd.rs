@@ -101,6 +101,18 @@ pub(crate) trait Vector<T: Scalar>: Copy {
     unsafe fn sum(self) -> T;
 }
 
+/// Sum over the first `width` lanes by pairwise halving, the order of every vector.
+#[inline(always)]
+fn sum_of_halves<T: Scalar, const L: usize>(mut lanes: [T; L], mut width: usize) -> T {
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+    }
+    lanes[0]
+}
+
 /// Message of methods that kernels do not call without [`Vector::EXPANDS`].
 const NOT_EXPANDED: &str = "the lanes are multiplied one by one";
 
@@ -409,16 +421,7 @@ macro_rules! array {
 
             #[$($inline)+]
             unsafe fn sum(self) -> T {
-                // Pairwise halving, as in the AVX-512 reduction.
-                let mut lanes = self.0;
-                let mut width = L;
-                while width > 1 {
-                    width /= 2;
-                    for i in 0..width {
-                        lanes[i] += lanes[i + width];
-                    }
-                }
-                lanes[0]
+                sum_of_halves(self.0, L)
             }
         }
     };

@@ -17,7 +17,7 @@ const MOST: usize = 16;
 
 impl<T: Scalar> Avx2<T> {
     #[inline(always)]
-    pub(super) fn single(lanes: [__m256; 2]) -> Self {
+    fn single(lanes: [__m256; 2]) -> Self {
         Self(lanes, PhantomData)
     }
 
@@ -327,7 +327,7 @@ impl<T: Scalar> Vector<T> for Avx2<T> {
         }
     }
 
-    /// Pairwise halving, as for arrays.
+    /// Pairwise halving, as `sum_of_halves`.
     #[inline(always)]
     unsafe fn sum(self) -> T {
         let mut total = T::ZERO;

@@ -2,7 +2,7 @@
 
 use super::super::raw::{read, write};
 use super::avx2::Avx2;
-use super::{CpuKernel, LaneIndex, PADDING, Vector};
+use super::{CpuKernel, LaneIndex, PADDING, Vector, sum_of_halves};
 use crate::precision::Narrow;
 use crate::{Precision, Scalar, ScalarKind};
 use std::arch::x86_64::*;
@@ -337,19 +337,12 @@ impl<T: Scalar> Vector<T> for Avx512<T> {
         unsafe { write(p, self.0) };
     }
 
-    /// Pairwise halving, as for arrays. In memory: with the intrinsics of AVX2 that add halves
+    /// In memory: with the intrinsics of AVX2 that add halves
     /// `csr(vector:32)` in `f64` took 22 times as long on Zen 4.
     #[inline(always)]
     unsafe fn sum(self) -> T {
         let mut lanes = [T::ZERO; 16];
         unsafe { self.store(lanes.as_mut_ptr()) };
-        let mut width = Self::LANES;
-        while width > 1 {
-            width /= 2;
-            for i in 0..width {
-                lanes[i] += lanes[i + width];
-            }
-        }
-        lanes[0]
+        sum_of_halves(lanes, Self::LANES)
     }
 }
