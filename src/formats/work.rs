@@ -52,6 +52,9 @@ pub struct Work {
     /// Number of blocks of a GPU kernel whose launches overlap; 0 for other kernels.
     #[serde(default)]
     pub overlapping: u64,
+    /// Number of rows that are multiplied separately from the others, in one launch.
+    #[serde(default)]
+    pub apart: u64,
 }
 
 impl Work {

@@ -67,13 +67,17 @@ pub enum Term {
     /// Latency of the longest row if its entries are stored separately from the slots: on a GPU its
     /// pieces are added up.
     LongRowLatency,
+    /// Rows that are multiplied separately.
+    LongRows,
+    /// Latency of the memory of a GPU in the work of one thread.
+    MemoryPath,
     /// Streaming data that do not stay in the cache.
     Stream,
 }
 
 impl Term {
     /// Number of terms.
-    pub const COUNT: usize = 21;
+    pub const COUNT: usize = 23;
 
     /// All terms.
     pub const ALL: [Self; Self::COUNT] = [
@@ -97,6 +101,8 @@ impl Term {
         Self::Launches,
         Self::CriticalPath,
         Self::LongRowLatency,
+        Self::LongRows,
+        Self::MemoryPath,
         Self::Stream,
     ];
 
@@ -110,6 +116,7 @@ impl Term {
                 | Self::Launches
                 | Self::CriticalPath
                 | Self::LongRowLatency
+                | Self::MemoryPath
                 | Self::Stream
         )
     }
@@ -132,7 +139,8 @@ impl Term {
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
             Self::Contention => "SM contention with the previous launch",
             Self::Launches => "further kernel launches",
-            Self::CriticalPath => "the longest row or slice of one thread",
+            Self::LongRows => "rows multiplied separately",
+            Self::CriticalPath | Self::MemoryPath => "the longest row or slice of one thread",
             Self::LongRowLatency => "pieces of the longest row, multiplied separately",
             Self::Stream => "memory traffic",
         }
@@ -227,6 +235,11 @@ coefficients! {
     /// A doubling of the number of pieces of the longest row, if entries are stored separately from
     /// the slots; 0 on the CPU.
     long_row_latency,
+    /// A row that is multiplied separately; 0 on the CPU.
+    long_row,
+    /// A slot that one thread of a GPU processes while the others wait, if it comes from memory and
+    /// not from the cache; additional, 0 on the CPU.
+    memory_path,
     /// A byte that is streamed from memory.
     byte,
 }
@@ -325,6 +338,15 @@ pub fn work_terms(
     // On an H200, the logarithm of the number of pieces chose better than the number itself: mean
     // held-out regret 1.034 and 1.038.
     let pieces = if work.tail > 0 { f64::from(features.max) / PIECE } else { 0.0 };
+    // Data that are read repeatedly in the same order stay in a cache that can hold them, and are
+    // evicted from a smaller one.
+    let streamed = ((bytes - cache_bytes) / cache_bytes).clamp(0.0, 1.0);
+    // A GPU loses lines of its L2 from half its size.
+    let from_memory = device.gpu.as_ref().map_or(0.0, |gpu| {
+        let half = (gpu.l2_bytes / 2).max(1) as f64;
+        ((bytes - half) / half).clamp(0.0, 1.0)
+    });
+    let path = if is_gpu { work.critical_path as f64 } else { 0.0 };
     let mut work_terms = [
         1.0,
         if !is_gpu && cpu::parts(steps) > 1 { 1.0 } else { 0.0 },
@@ -346,11 +368,11 @@ pub fn work_terms(
         // not exceed the number of multiprocessors.
         f64::from(is_gpu && 2 * work.overlapping > device.threads as u64),
         if is_gpu { work.relaunches as f64 } else { 0.0 },
-        if is_gpu { work.critical_path as f64 } else { 0.0 },
+        path,
         if is_gpu { pieces.ln_1p() / std::f64::consts::LN_2 } else { 0.0 },
-        // Data that are read repeatedly in the same order stay in a cache that can hold them, and
-        // are evicted from a smaller one.
-        bytes * ((bytes - cache_bytes) / cache_bytes).clamp(0.0, 1.0),
+        if is_gpu { work.apart as f64 } else { 0.0 },
+        path * from_memory,
+        bytes * streamed,
     ];
     // Work that the threads cannot share is counted once for each waiting thread.
     let waiting = if is_gpu { 1.0 } else { cpu::unsharable(steps, device.threads) };

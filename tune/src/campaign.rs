@@ -8,6 +8,8 @@ use crate::repeat::Repeat;
 use crate::trial::{Known, Subject, Trial};
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::matrix::CsrMatrix;
+use sparseop::tuning::decision::{Candidate, Decision};
+use sparseop::tuning::profile::Fit;
 use sparseop::tuning::stopwatch::Policy;
 use sparseop::tuning::store::{DecisionKey, Store, StoredDecision};
 use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder};
@@ -70,10 +72,12 @@ impl<'a> Campaign<'a> {
         let op = op.and_then(|op| op.map_err(|error| note("calibrated", error.into())).ok());
         let before = self.before(Fingerprint::of(a.view()), &analysis, T::KIND);
         let before = before.map_err(|error| note("remembered", error.into())).ok();
-        let also: Vec<Plan> =
-            before.iter().map(|(known, _)| known.predicted.plan.clone()).collect();
+        let predicted = before.as_ref().map(|(known, _)| &known.predicted);
+        let also: Vec<Plan> = predicted.iter().map(|decision| decision.plan.clone()).collect();
+        let left_out = predicted.map(|decision| hopeless(decision, a.nnz())).unwrap_or_default();
         let (device, policy, timing_runs) = (self.device, self.policy, self.timing_runs);
-        let subject = Subject { matrix, class, device, policy, timing_runs, also: &also };
+        let (also, left_out) = (also.as_slice(), left_out.as_slice());
+        let subject = Subject { matrix, class, device, policy, timing_runs, also, left_out };
         let mut trial = Trial::of(a.view(), &analysis, subject)?;
         let repeat = before.and_then(|(known, key)| {
             let (repeat, kept) = self.decided(&trial, &known, key)?;
@@ -127,4 +131,24 @@ impl<'a> Campaign<'a> {
         };
         Some((Repeat::of(&trial.timing_runs, &decisions, calls, &spec), kept))
     }
+}
+
+/// The plans that are not worth packing: those predicted, by a profile of this device, to take at
+/// least [`HOPELESS`] times as long as the fastest. One of four of them is measured nevertheless,
+/// which one depends on the matrix, so that the fit has times of slow plans too.
+fn hopeless(decision: &Decision, nnz: usize) -> Vec<Plan> {
+    /// Ratio of predicted times. A prediction is seldom wrong by more than a factor of two.
+    const HOPELESS: f64 = 4.0;
+    const MEASURED: usize = 4;
+    if decision.fit != Fit::Exact {
+        return Vec::new();
+    }
+    let time = |c: &Candidate| c.prediction.map(|prediction| prediction.product());
+    let fastest = decision.candidates.iter().filter_map(time).fold(f64::INFINITY, f64::min);
+    let slow =
+        decision.candidates.iter().filter(|c| time(c).is_some_and(|t| t > HOPELESS * fastest));
+    slow.enumerate()
+        .filter(|(i, _)| !(i + nnz).is_multiple_of(MEASURED))
+        .map(|(_, candidate)| candidate.plan.clone())
+        .collect()
 }

@@ -435,7 +435,7 @@ fn correction(
     const FEWEST_FOR_FEATURES: usize = 12;
     /// Penalty in units of a run that is the fastest of its matrix. On two cores of Zen 4, 30 to
     /// 200 chose equally well with hundreds of runs.
-    const PENALTY: f64 = 100.0;
+    const PENALTY: f64 = 30.0;
     /// Limit of the logarithm: a factor of e or 1/e. Larger errors cannot be corrected.
     const LIMIT: f32 = 1.0;
     let predictor = Predictor::for_own_device(profile);

@@ -45,6 +45,8 @@ pub struct Subject<'a> {
     pub timing_runs: usize,
     /// Additional plans that are measured even if they are not candidates.
     pub also: &'a [Plan],
+    /// Candidates that are not measured.
+    pub left_out: &'a [Plan],
 }
 
 /// Decisions about a matrix before its timing runs.
@@ -82,6 +84,7 @@ impl Trial {
             _ => limit.saturating_mul(TOGETHER).min(available / 2),
         };
         let mut plans = Plan::candidates(analysis, None, on);
+        plans.retain(|plan| !subject.left_out.contains(plan));
         for plan in subject.also {
             if !plans.contains(plan) {
                 plans.push(plan.clone());

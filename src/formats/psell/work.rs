@@ -32,14 +32,21 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
         Order::Natural => (0, 1),
         Order::Windows(window) => (nrows * size_of::<u32>() as u64, window as u64),
     };
-    let arrays = slice_table_bytes(sizes.slices, long_rows > 0) + perm;
+    // The sampled slices may lack rare rows.
+    let short = classes.len() - long.len();
+    let longest = classes[..short].last().map_or(0, |&(len, _)| u64::from(len));
+    let depth = sizes.depth.max(longest);
+    let matrix_bytes = slice_table_bytes(sizes.slices, long_rows > 0)
+        + perm
+        + sizes.index_bytes
+        + sizes.value_bytes(value_size)
+        + dictionary * scalar.size() as u64
+        + long_bytes(long, value_size);
+    // On a GPU the warps that share a slice take turns.
+    let shift = cuda::warps_shift(sizes.slices as usize, depth as usize, matrix_bytes);
     let lanes = LANES as u64;
     Work {
-        matrix_bytes: arrays
-            + sizes.index_bytes
-            + sizes.value_bytes(value_size)
-            + dictionary * scalar.size() as u64
-            + long_bytes(long, value_size),
+        matrix_bytes,
         vector_bytes: vector_bytes(analysis, scalar),
         slots: sizes.entries,
         gathered: sizes.entries - sizes.entries_by_kind[0],
@@ -50,25 +57,20 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
         branchless: nrows,
         scattered: scattered(nrows, window),
         groups: sizes.slices + long_rows,
-        serial_slots: (sizes.depth * lanes).min(sizes.entries),
-        critical_path: sizes.depth,
+        serial_slots: (depth * lanes).min(sizes.entries),
+        critical_path: depth.div_ceil(1 << shift),
+        apart: long_rows,
         overlapping: nrows.div_ceil(u64::from(BLOCK)),
         ..Work::default()
     }
 }
 
-/// Estimated time of an SpMV on an H200, in µs. If there are few slices, several warps share one.
+/// Estimated time of an SpMV on an H200, in µs.
 pub(super) fn estimate_us(packing: Packing, analysis: &Analysis, work: &Work) -> f64 {
     /// Steps that a warp processes at a time.
     const BATCH: u64 = 8;
     let rows = &analysis.rows;
-    // The depth may stem from a sample, which misses rare rows.
-    let mut lengths = rows.histogram.classes().iter().rev().map(|&(len, _)| u64::from(len));
-    let longest = lengths.find(|&len| len <= u64::from(packing.split)).unwrap_or(0);
-    let depth = work.critical_path.max(longest);
-    let (slices, steps) = (rows.nrows.div_ceil(LANES), depth as usize);
-    let shift = cuda::warps_shift(slices, steps, work.matrix_bytes);
-    let chain = 0.8 * depth.div_ceil(BATCH << shift) as f64;
+    let chain = 0.8 * work.critical_path.div_ceil(BATCH) as f64;
     let masked = 0.8 * millions(work.masked_slots);
     let long = if rows.max > packing.split { 1.5 } else { 0.0 };
     1.5 + 0.17 * megabytes(work) + chain + 3.0 * millions(rows.nrows as u64) + masked + long
