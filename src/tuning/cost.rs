@@ -340,12 +340,10 @@ pub fn work_terms(
     let pieces = if work.tail > 0 { f64::from(features.max) / PIECE } else { 0.0 };
     // Data that are read repeatedly in the same order stay in a cache that can hold them, and are
     // evicted from a smaller one.
-    let streamed = ((bytes - cache_bytes) / cache_bytes).clamp(0.0, 1.0);
-    // A GPU loses lines of its L2 from half its size.
-    let from_memory = device.gpu.as_ref().map_or(0.0, |gpu| {
-        let half = (gpu.l2_bytes / 2).max(1) as f64;
-        ((bytes - half) / half).clamp(0.0, 1.0)
-    });
+    let beyond = |cache: f64| ((bytes - cache) / cache).clamp(0.0, 1.0);
+    // A GPU loses lines of its L2 from half its size on.
+    let from_memory =
+        device.gpu.as_ref().map_or(0.0, |gpu| beyond((gpu.l2_bytes / 2).max(1) as f64));
     let path = if is_gpu { work.critical_path as f64 } else { 0.0 };
     let mut work_terms = [
         1.0,
@@ -372,7 +370,7 @@ pub fn work_terms(
         if is_gpu { pieces.ln_1p() / std::f64::consts::LN_2 } else { 0.0 },
         if is_gpu { work.apart as f64 } else { 0.0 },
         path * from_memory,
-        bytes * streamed,
+        bytes * beyond(cache_bytes),
     ];
     // Work that the threads cannot share is counted once for each waiting thread.
     let waiting = if is_gpu { 1.0 } else { cpu::unsharable(steps, device.threads) };
@@ -428,6 +426,23 @@ mod tests {
         assert!(uneven(&gpu) > 0.0 && uneven(&cpu) == 0.0);
         let masks = |device| work_terms_of(9, 0, device)[Term::GatherMasks as usize];
         assert_eq!((masks(&cpu), masks(&gpu)), (20.0, 0.0));
+    }
+
+    #[test]
+    fn rows_apart_and_the_path_to_memory_are_terms_of_gpus() {
+        let (cpu, gpu) = devices();
+        let terms = |megabytes: u64, device: &DeviceSpec| {
+            let path = Work { critical_path: 12, apart: 7, ..Work::default() };
+            let work = Work { matrix_bytes: megabytes << 20, ..path };
+            let features = MatrixFeatures::default();
+            let all = work_terms(&work, &features, 1e9, &CacheReach::usual(device), device);
+            [Term::CriticalPath, Term::MemoryPath, Term::LongRows].map(|term| all[term as usize])
+        };
+        // The L2 has 60 MiB.
+        assert_eq!(terms(30, &gpu), [12.0, 0.0, 7.0]);
+        assert_eq!(terms(45, &gpu), [12.0, 6.0, 7.0]);
+        assert_eq!(terms(90, &gpu), [12.0, 12.0, 7.0]);
+        assert_eq!(terms(90, &cpu), [0.0; 3]);
     }
 
     #[test]

@@ -75,3 +75,33 @@ pub(super) fn estimate_us(packing: Packing, analysis: &Analysis, work: &Work) ->
     let long = if rows.max > packing.split { 1.5 } else { 0.0 };
     1.5 + 0.17 * megabytes(work) + chain + 3.0 * millions(rows.nrows as u64) + masked + long
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::Plan;
+    use crate::matrix::CsrMatrix;
+
+    #[test]
+    fn a_long_row_outside_the_sample_is_on_the_critical_path() {
+        const ROWS: usize = 1 << 18;
+        const LONGEST: usize = 40;
+        let plan: Plan = "psell(sigma:1)".parse().unwrap();
+        let longest_at = |row: usize| {
+            let columns = |r: usize| if r == row { LONGEST } else { 1 };
+            let ends = (0..ROWS).scan(0, |end, r| {
+                *end += columns(r);
+                Some(*end)
+            });
+            let row_ptr: Vec<usize> = std::iter::once(0).chain(ends).collect();
+            let col_idx: Vec<u32> = (0..ROWS).flat_map(|r| 0..columns(r) as u32).collect();
+            let values = vec![1.0; col_idx.len()];
+            CsrMatrix::try_new(ROWS, ROWS, row_ptr, col_idx, values).unwrap()
+        };
+        for row in [0, 1000, 77_777, 200_001] {
+            let analysis = Analysis::of(longest_at(row).view());
+            assert!(!SliceProbe::of(&analysis).is_exact());
+            assert_eq!(plan.work(&analysis, ScalarKind::F64).critical_path, LONGEST as u64);
+        }
+    }
+}
