@@ -152,3 +152,35 @@ fn hopeless(decision: &Decision, nnz: usize) -> Vec<Plan> {
         .map(|(_, candidate)| candidate.plan.clone())
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparseop::matrix::gallery::Spec;
+
+    #[test]
+    fn one_of_four_hopeless_plans_is_measured_on_the_device_of_the_profile() {
+        let spec: Spec = "webbase,rows=20k".parse().unwrap();
+        let a = spec.generate::<f64>().unwrap();
+        let analysis = Analysis::of(a.view());
+        let builder = SparseOpBuilder::new().device(Device::Cpu);
+        let mut decision = builder.decide(&analysis, ScalarKind::F64).unwrap();
+        decision.fit = Fit::SameKind;
+        assert!(hopeless(&decision, a.nnz()).is_empty());
+        decision.fit = Fit::Exact;
+        let left_out = |entries| hopeless(&decision, entries);
+        let times = |plan: &Plan| {
+            let time = |plan: &Plan| {
+                let found = decision.candidates.iter().find(|c| c.plan == *plan);
+                found.and_then(|c| c.prediction).unwrap().product()
+            };
+            time(plan) / time(&decision.plan)
+        };
+        let all: Vec<Plan> = (0..4).flat_map(left_out).collect();
+        assert!(!all.is_empty() && all.iter().all(|plan| times(plan) > 2.0), "{all:?}");
+        // Over four matrices each of them is left out three times.
+        for plan in &all {
+            assert_eq!(all.iter().filter(|other| *other == plan).count(), 3, "{plan}");
+        }
+    }
+}

@@ -42,6 +42,9 @@ use timing_runs::WORST;
 /// on an otherwise idle machine. The regret of the profile is cross-validated: each class of
 /// matrices is held out in turn.
 ///
+/// If there is a profile of this device, plans that it predicts to take four times as long as the
+/// fastest are measured on one matrix of four.
+///
 /// An interrupted run is resumed by the same command: measurements are kept in a journal beside
 /// --out until the profile is written. The fastest plan of every matrix is stored for --remember.
 #[derive(Debug, clap::Args)]
