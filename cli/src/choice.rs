@@ -67,6 +67,12 @@ pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "write a number of seconds above 0, such as 0.5".to_owned())
 }
 
+/// Parses a ratio above 1.
+pub(super) fn parse_ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse::<f64>().ok().filter(|ratio| ratio.is_finite() && *ratio > 1.0);
+    ratio.ok_or_else(|| "write a number above 1, such as 4".to_owned())
+}
+
 impl ChoiceArgs {
     /// The device.
     pub(super) fn device(&self) -> Result<Device> {
@@ -198,6 +204,14 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ratios_are_above_one() {
+        assert_eq!(parse_ratio("4"), Ok(4.0));
+        for wrong in ["1", "-4", "inf", "nan", "four", ""] {
+            assert!(parse_ratio(wrong).unwrap_err().contains("above 1"), "{wrong}");
+        }
+    }
 
     #[test]
     fn bytes_with_and_without_a_unit() {

@@ -73,7 +73,7 @@ fn torn_lines_are_measured_again_and_stale_ones_are_not_used() {
 
     for (from, to) in [
         ("kernels:\"cpu-", "kernels:\"old-"),
-        ("layout:1", "layout:7"),
+        ("layout:2", "layout:7"),
         ("seconds: 0.1", "seconds: 9.0"),
     ] {
         assert!(whole.contains(from), "{whole}");
@@ -112,7 +112,7 @@ fn a_file_that_is_no_journal_stays() {
 #[test]
 fn a_second_run_with_the_same_output_is_refused() {
     let (_folder, out, journal) = folder();
-    fs::write(&journal, "(layout:1,policy:\"").unwrap();
+    fs::write(&journal, "(layout:2,policy:\"").unwrap();
     let first = fs::File::open(&journal).unwrap();
     first.try_lock().unwrap();
     let said = refusal(&arguments(&out, &[]));
@@ -158,7 +158,7 @@ fn a_journal_is_neither_a_link_nor_a_pipe() {
 fn a_journal_of_another_user_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let (_folder, out, journal) = folder();
-    let text = "(layout:1,policy:\"";
+    let text = "(layout:2,policy:\"";
     fs::write(&journal, text).unwrap();
     fs::set_permissions(&journal, fs::Permissions::from_mode(0o666)).unwrap();
     let said = refusal(&arguments(&out, &[]));

@@ -52,9 +52,9 @@ pub struct Work {
     /// Number of blocks of a GPU kernel whose launches overlap; 0 for other kernels.
     #[serde(default)]
     pub overlapping: u64,
-    /// Number of rows that are multiplied separately from the others, in one launch.
+    /// Number of long rows, which are multiplied separately from the others in the same launch.
     #[serde(default)]
-    pub apart: u64,
+    pub long_rows: u64,
 }
 
 impl Work {

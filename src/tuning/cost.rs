@@ -6,7 +6,8 @@
 //! Work terms are computed from [`Work`] and [`MatrixFeatures`]. They are exact except for the
 //! padding of tiles, the size of blocks, and the packing of large matrices. Coefficients come from
 //! a [`Profile`](super::profile::Profile), as do the sizes of caches and branch predictors that
-//! work terms are counted against, and a factor for effects that a sum cannot express (see
+//! work terms are counted against (the latency of memory is counted against the L2 of the device),
+//! and a factor for effects that a sum cannot express (see
 //! [`correction`](super::correction)).
 //!
 //! Coefficients measured on another device are scaled first: see [`Scale`](super::scale::Scale).
@@ -67,10 +68,10 @@ pub enum Term {
     /// Latency of the longest row if its entries are stored separately from the slots: on a GPU its
     /// pieces are added up.
     LongRowLatency,
-    /// Rows that are multiplied separately.
+    /// Long rows, which are multiplied separately.
     LongRows,
-    /// Latency of the memory of a GPU in the work of one thread.
-    MemoryPath,
+    /// Additional latency of the work of one thread of a GPU if its data come from memory.
+    MemoryLatency,
     /// Streaming data that do not stay in the cache.
     Stream,
 }
@@ -102,7 +103,7 @@ impl Term {
         Self::CriticalPath,
         Self::LongRowLatency,
         Self::LongRows,
-        Self::MemoryPath,
+        Self::MemoryLatency,
         Self::Stream,
     ];
 
@@ -116,7 +117,7 @@ impl Term {
                 | Self::Launches
                 | Self::CriticalPath
                 | Self::LongRowLatency
-                | Self::MemoryPath
+                | Self::MemoryLatency
                 | Self::Stream
         )
     }
@@ -139,8 +140,8 @@ impl Term {
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
             Self::Contention => "SM contention with the previous launch",
             Self::Launches => "further kernel launches",
-            Self::LongRows => "rows multiplied separately",
-            Self::CriticalPath | Self::MemoryPath => "the longest row or slice of one thread",
+            Self::LongRows => "long rows, multiplied separately",
+            Self::CriticalPath | Self::MemoryLatency => "the longest row or slice of one thread",
             Self::LongRowLatency => "pieces of the longest row, multiplied separately",
             Self::Stream => "memory traffic",
         }
@@ -235,11 +236,11 @@ coefficients! {
     /// A doubling of the number of pieces of the longest row, if entries are stored separately from
     /// the slots; 0 on the CPU.
     long_row_latency,
-    /// A row that is multiplied separately; 0 on the CPU.
+    /// A long row, which is multiplied separately; 0 on the CPU.
     long_row,
     /// A slot that one thread of a GPU processes while the others wait, if it comes from memory and
     /// not from the cache; additional, 0 on the CPU.
-    memory_path,
+    memory_latency,
     /// A byte that is streamed from memory.
     byte,
 }
@@ -368,7 +369,7 @@ pub fn work_terms(
         if is_gpu { work.relaunches as f64 } else { 0.0 },
         path,
         if is_gpu { pieces.ln_1p() / std::f64::consts::LN_2 } else { 0.0 },
-        if is_gpu { work.apart as f64 } else { 0.0 },
+        if is_gpu { work.long_rows as f64 } else { 0.0 },
         path * from_memory,
         bytes * beyond(cache_bytes),
     ];
@@ -429,14 +430,14 @@ mod tests {
     }
 
     #[test]
-    fn rows_apart_and_the_path_to_memory_are_terms_of_gpus() {
+    fn long_rows_and_the_latency_of_memory_are_terms_of_gpus() {
         let (cpu, gpu) = devices();
         let terms = |megabytes: u64, device: &DeviceSpec| {
-            let path = Work { critical_path: 12, apart: 7, ..Work::default() };
+            let path = Work { critical_path: 12, long_rows: 7, ..Work::default() };
             let work = Work { matrix_bytes: megabytes << 20, ..path };
             let features = MatrixFeatures::default();
             let all = work_terms(&work, &features, 1e9, &CacheReach::usual(device), device);
-            [Term::CriticalPath, Term::MemoryPath, Term::LongRows].map(|term| all[term as usize])
+            [Term::CriticalPath, Term::MemoryLatency, Term::LongRows].map(|term| all[term as usize])
         };
         // The L2 has 60 MiB.
         assert_eq!(terms(30, &gpu), [12.0, 0.0, 7.0]);

@@ -16,7 +16,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// Version of the layout of [`Profile`]. Other versions are rejected.
-pub const SCHEMA: u32 = 4;
+pub const SCHEMA: u32 = 5;
 
 /// Largest size of a profile's file, in bytes: records of some ten thousand matrices.
 pub const MAX_BYTES: u64 = 64 << 20;
@@ -345,7 +345,7 @@ mod tests {
         for (text, expected) in [
             (String::new(), "not a profile"),
             ("[1, 2".to_owned(), "not a profile"),
-            (good.replacen("schema: 4", "schema: 99", 1), "its schema is 99, this version reads 4"),
+            (good.replacen("schema: 5", "schema: 99", 1), "its schema is 99, this version reads 5"),
             (good.replacen("cache_bytes: ", "cache_bytes: -", 1), "at least 1"),
             (good.replacen("near: ", "near: -", 1), "reach"),
             (good.replacen("threads: 2", "threads: 0", 1), "0 threads"),

@@ -8,8 +8,7 @@ use crate::repeat::Repeat;
 use crate::trial::{Known, Subject, Trial};
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::matrix::CsrMatrix;
-use sparseop::tuning::decision::{Candidate, Decision};
-use sparseop::tuning::profile::Fit;
+use sparseop::tuning::decision::{Candidate, Decision, Verdict};
 use sparseop::tuning::stopwatch::Policy;
 use sparseop::tuning::store::{DecisionKey, Store, StoredDecision};
 use sparseop::{Device, Error, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder};
@@ -24,6 +23,9 @@ pub struct Campaign<'a> {
     pub timing_runs: usize,
     /// Store of decisions, read and written; `None` to ignore earlier decisions and store none.
     pub store: Option<Store>,
+    /// Predicted time over that of the fastest plan from which on three of four plans are left out;
+    /// `None` to measure all.
+    pub leave_out: Option<f64>,
     /// Calibration of each matrix, if its regret is to be measured.
     pub calibrating: Option<Calibrating>,
 }
@@ -46,7 +48,7 @@ impl<'a> Campaign<'a> {
     /// calibration.
     pub fn new(device: &'a Device) -> Self {
         let policy = Policy::of(device);
-        Self { device, policy, timing_runs: 1, store: None, calibrating: None }
+        Self { device, policy, timing_runs: 1, store: None, leave_out: None, calibrating: None }
     }
 
     /// Times every plan of a matrix, recorded under the given name and class. The last decision is
@@ -74,7 +76,9 @@ impl<'a> Campaign<'a> {
         let before = before.map_err(|error| note("remembered", error.into())).ok();
         let predicted = before.as_ref().map(|(known, _)| &known.predicted);
         let also: Vec<Plan> = predicted.iter().map(|decision| decision.plan.clone()).collect();
-        let left_out = predicted.map(|decision| hopeless(decision, a.nnz())).unwrap_or_default();
+        let slow = predicted.zip(self.leave_out);
+        let slow = slow.map(|(decision, ratio)| slow_by_prediction(decision, ratio, a.nnz()));
+        let left_out = slow.unwrap_or_default();
         let (device, policy, timing_runs) = (self.device, self.policy, self.timing_runs);
         let (also, left_out) = (also.as_slice(), left_out.as_slice());
         let subject = Subject { matrix, class, device, policy, timing_runs, also, left_out };
@@ -133,25 +137,29 @@ impl<'a> Campaign<'a> {
     }
 }
 
-/// The plans that are not worth packing: those predicted, by a profile of this device, to take at
-/// least [`HOPELESS`] times as long as the fastest. One of four of them is measured nevertheless,
-/// which one depends on the matrix, so that the fit has times of slow plans too.
-fn hopeless(decision: &Decision, nnz: usize) -> Vec<Plan> {
-    /// Ratio of predicted times. A prediction is seldom wrong by more than a factor of two.
-    const HOPELESS: f64 = 4.0;
-    const MEASURED: usize = 4;
-    if decision.fit != Fit::Exact {
-        return Vec::new();
-    }
-    let time = |c: &Candidate| c.prediction.map(|prediction| prediction.product());
-    let fastest = decision.candidates.iter().filter_map(time).fold(f64::INFINITY, f64::min);
-    let slow =
-        decision.candidates.iter().filter(|c| time(c).is_some_and(|t| t > HOPELESS * fastest));
-    slow.enumerate()
-        .filter(|(i, _)| !(i + nnz).is_multiple_of(MEASURED))
+/// The plans that are predicted to take more than `ratio` times as long as the fastest, but for one
+/// in [`MEASURED`], which depends on the matrix: the fit has times of slow plans too.
+fn slow_by_prediction(decision: &Decision, ratio: f64, matrix: usize) -> Vec<Plan> {
+    let may_run = |c: &&Candidate| {
+        let beyond = matches!(c.verdict, Verdict::TooLarge { .. } | Verdict::OnRequest);
+        !beyond && c.prediction.is_some()
+    };
+    let time = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |found| found.product());
+    let fastest =
+        decision.candidates.iter().filter(may_run).map(time).fold(f64::INFINITY, f64::min);
+    let is_slow = |c: &&Candidate| c.prediction.is_some() && time(c) > ratio * fastest;
+    decision
+        .candidates
+        .iter()
+        .filter(is_slow)
+        .enumerate()
+        .filter(|(i, _)| !(i + matrix).is_multiple_of(MEASURED))
         .map(|(_, candidate)| candidate.plan.clone())
         .collect()
 }
+
+/// Number of slow plans of which one is measured.
+const MEASURED: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -159,28 +167,37 @@ mod tests {
     use sparseop::matrix::gallery::Spec;
 
     #[test]
-    fn one_of_four_hopeless_plans_is_measured_on_the_device_of_the_profile() {
+    fn of_slow_plans_one_in_four_is_measured() {
+        const RATIO: f64 = 2.0;
         let spec: Spec = "webbase,rows=20k".parse().unwrap();
         let a = spec.generate::<f64>().unwrap();
-        let analysis = Analysis::of(a.view());
         let builder = SparseOpBuilder::new().device(Device::Cpu);
-        let mut decision = builder.decide(&analysis, ScalarKind::F64).unwrap();
-        decision.fit = Fit::SameKind;
-        assert!(hopeless(&decision, a.nnz()).is_empty());
-        decision.fit = Fit::Exact;
-        let left_out = |entries| hopeless(&decision, entries);
-        let times = |plan: &Plan| {
-            let time = |plan: &Plan| {
-                let found = decision.candidates.iter().find(|c| c.plan == *plan);
-                found.and_then(|c| c.prediction).unwrap().product()
-            };
-            time(plan) / time(&decision.plan)
+        let decision = builder.decide(&Analysis::of(a.view()), ScalarKind::F64).unwrap();
+        let predicted = |c: &&Candidate| {
+            let time = c.prediction.map(|prediction| prediction.product());
+            time.map(|time| (c.plan.clone(), time))
         };
-        let all: Vec<Plan> = (0..4).flat_map(left_out).collect();
-        assert!(!all.is_empty() && all.iter().all(|plan| times(plan) > 2.0), "{all:?}");
-        // Over four matrices each of them is left out three times.
-        for plan in &all {
-            assert_eq!(all.iter().filter(|other| *other == plan).count(), 3, "{plan}");
+        let times: Vec<(Plan, f64)> =
+            decision.candidates.iter().filter_map(|c| predicted(&c)).collect();
+        let least = times.iter().map(|(_, time)| *time).fold(f64::INFINITY, f64::min);
+        let left_out: Vec<Plan> =
+            (0..MEASURED).flat_map(|matrix| slow_by_prediction(&decision, RATIO, matrix)).collect();
+        assert!(!left_out.is_empty());
+        for (plan, time) in times {
+            let expected = if time > RATIO * least { MEASURED - 1 } else { 0 };
+            assert_eq!(left_out.iter().filter(|p| **p == plan).count(), expected, "{plan}");
         }
+    }
+
+    #[test]
+    fn plans_that_are_left_out_are_not_measured() {
+        let spec: Spec = "webbase,rows=2k".parse().unwrap();
+        let a = spec.generate::<f64>().unwrap();
+        let policy = Policy { seconds: 0.01, ..Policy::default() };
+        let plans = |leave_out| {
+            let campaign = Campaign { policy, leave_out, ..Campaign::new(&Device::Cpu) };
+            campaign.measure(&a, "webbase", "webbase").unwrap().measured.runs.len()
+        };
+        assert!(plans(Some(1.0)) < plans(None) / 2);
     }
 }

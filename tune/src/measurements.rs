@@ -12,10 +12,10 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Version of the layout of the lines.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// First bytes of a header line of this layout. A journal is created with them.
-const START: &str = "(layout:1,policy:\"";
+const START: &str = "(layout:2,policy:\"";
 
 /// First bytes of compressed files (RFC 8878, 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];

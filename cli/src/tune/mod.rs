@@ -6,7 +6,7 @@ mod timing_runs;
 mod unfitted;
 mod worst;
 
-use super::choice::{DeviceArg, dtype_parser, parse_seconds};
+use super::choice::{DeviceArg, dtype_parser, parse_ratio, parse_seconds};
 use super::console::{Console, cause_chain, duration};
 use super::matrix_arg::{self, MatrixArg, MatrixSource};
 use super::report::{Page, ReportArg};
@@ -41,9 +41,6 @@ use timing_runs::WORST;
 /// profile, in RON, for `--profile`. Use matrices like those of the application, small and large,
 /// on an otherwise idle machine. The regret of the profile is cross-validated: each class of
 /// matrices is held out in turn.
-///
-/// If there is a profile of this device, plans that it predicts to take four times as long as the
-/// fastest are measured on one matrix of four.
 ///
 /// An interrupted run is resumed by the same command: measurements are kept in a journal beside
 /// --out until the profile is written. The fastest plan of every matrix is stored for --remember.
@@ -121,6 +118,11 @@ pub(super) struct TuneArgs {
     /// predicted by a profile fitted to the other classes [default: the profile in use]
     #[arg(long, value_name = "FILE", requires = "calibrate")]
     held_out: Vec<PathBuf>,
+    /// Leave out three of four plans that are predicted to take more than RATIO times as long as the
+    /// fastest, for more matrices in the same time [default: none is left out]
+    #[arg(long, value_name = "RATIO", value_parser = parse_ratio)]
+    #[arg(conflicts_with_all = ["from", "repeat", "calibrate"])]
+    leave_out: Option<f64>,
     /// Neither store decisions nor start from stored ones
     #[arg(long)]
     no_remember: bool,
@@ -331,7 +333,8 @@ fn measure_all(
         args.calibrate.then(|| calibrating(&args.held_out, &classes, &device, console));
     let calibrating = calibrating.transpose()?;
     let (timing_runs, store) = (args.repeat.into(), store(args, console));
-    let campaign = Campaign { device: &device, policy, timing_runs, store, calibrating };
+    let leave_out = args.leave_out;
+    let campaign = Campaign { device: &device, policy, timing_runs, store, leave_out, calibrating };
     let (mut measured, mut repeats, mut left_out, mut reused) =
         (Vec::new(), Vec::new(), Vec::new(), 0);
     let mut calibrated = Vec::new();

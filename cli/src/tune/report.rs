@@ -208,10 +208,11 @@ fn terms(choice: &JudgedChoice) -> String {
             continue;
         }
         let [(a, ta), (b, tb)] = cells;
-        // Explanations use one name for these terms, which have three coefficients.
+        // Explanations use one name for terms of one cause.
         let what = match term {
             Term::NearMisses => "gathering x past the nearest cache",
             Term::FarMisses => "gathering x past the middle caches",
+            Term::MemoryLatency => "the same from memory",
             _ => term.describe(),
         };
         add(what, [format!("{a:.0}"), us(ta), format!("{b:.0}"), us(tb)]);

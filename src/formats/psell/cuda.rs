@@ -25,7 +25,7 @@ use crate::{Error, Precision, Scalar};
 use kernel::{kernel_name, module_of, warps_shift_of};
 use std::sync::Arc;
 
-pub(crate) use kernel::{expected_kernel, warps_shift};
+pub(crate) use kernel::{expected_kernel, steps_of_warp};
 
 /// A packed SELL matrix in GPU memory.
 #[derive(Debug)]
@@ -410,7 +410,7 @@ impl<T: Scalar> EncodedDevice<T> for DevicePsell<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::warps_shift;
+    use super::kernel::warps_shift;
 
     #[test]
     fn few_long_slices_are_shared_and_many_or_short_ones_are_not() {

@@ -19,8 +19,10 @@ pub(crate) struct SliceSizes {
     pub(crate) value_bytes: [u64; VALUE_SIZES.len()],
     /// Lanes of slots that some lanes lack.
     pub(crate) masked_slots: u64,
-    /// Largest number of slots of a slice.
+    /// Largest number of slots of a lane of a slice.
     pub(crate) depth: u64,
+    /// Largest number of steps of a slice: slots, or runs of slots.
+    pub(crate) steps: u64,
 }
 
 /// Sizes of a stored value, other than zero.
@@ -49,6 +51,7 @@ impl SliceSizes {
         }
         self.masked_slots += ((shape.width - shape.full) * shape.run * LANES) as u64;
         self.depth = self.depth.max((shape.width * shape.run) as u64);
+        self.steps = self.steps.max(shape.width as u64);
     }
 
     /// Adds slices and returns the slots of the diagonal ones.
@@ -63,7 +66,7 @@ impl SliceSizes {
 
     /// Estimates the sizes of `slices` slices with `entries` entries from a sample of them.
     ///
-    /// All sizes except the depth scale with the entries. The share of diagonal slices outside of
+    /// All sizes except the depth and the steps scale with the entries. The share of diagonal slices outside of
     /// the sample with slots that are new to it is taken to be the share of slices in the sample
     /// whose slots occur once: the probability of an unseen species is about the share of species
     /// seen once (Good, Biometrika 40, 1953).

@@ -1,7 +1,7 @@
 //! Work and memory traffic of one SpMV with packed SELL.
 
 use super::long::long_bytes;
-use super::plan::Packing;
+use super::plan::{Packing, SliceWarps};
 use super::{LANES, Order, SliceProbe, ValueEncoding, cuda, slice_table_bytes};
 use crate::ScalarKind;
 use crate::analysis::{Analysis, Distinct, value_set::DICTIONARY};
@@ -42,8 +42,16 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
         + sizes.value_bytes(value_size)
         + dictionary * scalar.size() as u64
         + long_bytes(long, value_size);
-    // On a GPU the warps that share a slice take turns.
-    let shift = cuda::warps_shift(sizes.slices as usize, depth as usize, matrix_bytes);
+    // On a GPU several warps may share a slice, each a contiguous part of its steps.
+    let slots_per_step = sizes.depth.div_ceil(sizes.steps.max(1)).max(1);
+    let steps = depth.div_ceil(slots_per_step);
+    let own = match packing.warps {
+        SliceWarps::One => steps,
+        SliceWarps::Auto => {
+            let slices = sizes.slices as usize;
+            cuda::steps_of_warp(slices, steps as usize, matrix_bytes) as u64
+        }
+    };
     let lanes = LANES as u64;
     Work {
         matrix_bytes,
@@ -58,8 +66,8 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
         scattered: scattered(nrows, window),
         groups: sizes.slices + long_rows,
         serial_slots: (depth * lanes).min(sizes.entries),
-        critical_path: depth.div_ceil(1 << shift),
-        apart: long_rows,
+        critical_path: (own * slots_per_step).min(depth),
+        long_rows,
         overlapping: nrows.div_ceil(u64::from(BLOCK)),
         ..Work::default()
     }
@@ -83,7 +91,7 @@ mod tests {
     use crate::matrix::CsrMatrix;
 
     #[test]
-    fn a_long_row_outside_the_sample_is_on_the_critical_path() {
+    fn the_longest_row_is_on_the_critical_path_outside_the_sample_too() {
         const ROWS: usize = 1 << 18;
         const LONGEST: usize = 40;
         let plan: Plan = "psell(sigma:1)".parse().unwrap();

@@ -4,7 +4,7 @@ use super::registry::{ENTRIES, RANDOM, proportional};
 use super::structure::RandomStructure;
 use super::{Entry, MatrixSize, Values};
 use crate::error::suggestion;
-use crate::matrix::{CsrMatrix, check_dimensions};
+use crate::matrix::{CsrMatrix, MAX_DIMENSION};
 use crate::memory;
 use crate::{Error, Scalar};
 use std::fmt::{Display, Formatter};
@@ -176,16 +176,23 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// Before anything is allocated: [`Error::InvalidMatrix`] if a dimension exceeds
-    /// [`MAX_DIMENSION`](crate::matrix::MAX_DIMENSION), [`Error::GalleryText`] if the matrix would
-    /// take more memory than machines have. [`Error::HostMemory`] if the system refuses memory.
+    /// Before anything is allocated: [`Error::GalleryText`] if a dimension exceeds
+    /// [`MAX_DIMENSION`], or if the matrix would take more memory than the process may use.
+    /// [`Error::HostMemory`] if the system refuses memory.
     pub fn generate<T: Scalar>(&self) -> Result<CsrMatrix<T>, Error> {
         T::generate(self)
     }
 
     pub(crate) fn generate_impl<T: Scalar>(&self) -> Result<CsrMatrix<T>, Error> {
         let shape = self.shape();
-        check_dimensions("gallery", shape.nrows, shape.ncols)?;
+        let key = self.entry.parameters[0].key;
+        if shape.nrows.max(shape.ncols) > MAX_DIMENSION {
+            let message = format!(
+                "it would have more than {MAX_DIMENSION} rows or columns, which 32-bit indices \
+                 cannot number; choose a smaller `{key}`"
+            );
+            return Err(Error::GalleryText { text: self.to_string(), message });
+        }
         // Columns are stored twice, by block and joined, or as the edges of a graph; values and row
         // offsets are added.
         let per_entry = 12 + T::KIND.size();
@@ -196,8 +203,8 @@ impl Spec {
             let (gib, limit) = (bytes >> 30, memory >> 30);
             let message = format!(
                 "its {} entries would take {gib} GiB to generate, and this process may use \
-                 {limit} GiB; choose a smaller `{}`",
-                shape.nnz, self.entry.parameters[0].key
+                 {limit} GiB; choose a smaller `{key}`",
+                shape.nnz
             );
             return Err(Error::GalleryText { text: self.to_string(), message });
         }
@@ -457,8 +464,8 @@ mod tests {
     #[test]
     fn absurd_sizes_are_refused_before_they_are_allocated() {
         let refusal = |text| spec(text).generate::<f32>().unwrap_err().to_string();
-        assert!(refusal("poisson2d,n=100k").contains("at most 4294967294 fit"));
-        assert!(refusal("fem3d,n=4000M").contains("at most 4294967294 fit"));
+        assert!(refusal("poisson2d,n=100k").contains("more than 4294967294 rows"));
+        assert!(refusal("fem3d,n=4000M").contains("choose a smaller `n`"));
         assert!(refusal("dense,n=1M").contains("choose a smaller `n`"));
         assert!(refusal("uniform,rows=4000M").contains("GiB"));
         assert!(refusal("rmat,scale=31,degree=1M").contains("GiB"));

@@ -133,7 +133,7 @@ fn every_invalid_profile_is_a_warning() {
         ("nan.ron", good.replacen("slot: ", "slot: NaN, x: ", 1)),
         ("negative.ron", good.replacen("row: ", "row: -", 1)),
         ("infinite.ron", good.replacen("cache_bytes: ", "cache_bytes: inf, x: ", 1)),
-        ("schema.ron", good.replacen("schema: 4", "schema: 3", 1)),
+        ("schema.ron", good.replacen("schema: 5", "schema: 4", 1)),
         (
             "records.ron",
             good.replacen(

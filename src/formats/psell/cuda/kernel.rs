@@ -61,6 +61,15 @@ pub(crate) fn warps_shift(slices: usize, steps: usize, bytes: u64) -> u32 {
     (0..=MOST_SHIFT).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0)
 }
 
+/// Largest number of steps of a warp, for a matrix as above: all steps of a slice, or its share of
+/// them in whole batches.
+pub(crate) fn steps_of_warp(slices: usize, steps: usize, bytes: u64) -> usize {
+    match warps_shift(slices, steps, bytes) {
+        0 => steps,
+        shift => BATCH * steps.div_ceil(BATCH << shift),
+    }
+}
+
 /// Module of the kernel, and residency, for slices shared by `1 << shift` warps.
 pub(super) fn module_of(
     file: &'static str,
