@@ -118,8 +118,8 @@ pub(super) struct TuneArgs {
     /// predicted by a profile fitted to the other classes [default: the profile in use]
     #[arg(long, value_name = "FILE", requires = "calibrate")]
     held_out: Vec<PathBuf>,
-    /// Leave out three of four plans that are predicted to take more than RATIO times as long as the
-    /// fastest, for more matrices in the same time [default: none is left out]
+    /// Leave out three of four plans that are predicted to take more than RATIO times as long as
+    /// the fastest, for more matrices in the same time [default: none is left out]
     #[arg(long, value_name = "RATIO", value_parser = parse_ratio)]
     #[arg(conflicts_with_all = ["from", "repeat", "calibrate"])]
     leave_out: Option<f64>,

@@ -88,7 +88,9 @@ pub(super) fn estimate_us(packing: Packing, analysis: &Analysis, work: &Work) ->
 mod tests {
     use super::*;
     use crate::formats::Plan;
+    use crate::formats::psell::HostPsell;
     use crate::matrix::CsrMatrix;
+    use crate::matrix::gallery::Spec;
 
     #[test]
     fn the_longest_row_is_on_the_critical_path_outside_the_sample_too() {
@@ -110,6 +112,28 @@ mod tests {
             let analysis = Analysis::of(longest_at(row).view());
             assert!(!SliceProbe::of(&analysis).is_exact());
             assert_eq!(plan.work(&analysis, ScalarKind::F64).critical_path, LONGEST as u64);
+        }
+    }
+
+    #[test]
+    fn the_critical_path_is_that_of_the_packed_slices() {
+        // Runs of three columns, and single ones.
+        for (text, run) in [("femrandom,nodes=3000", 3), ("uniform,rows=3000", 1)] {
+            let a = text.parse::<Spec>().unwrap().generate::<f64>().unwrap();
+            let analysis = Analysis::of(a.view());
+            let packing = Packing { split: SliceProbe::of(&analysis).split, ..Packing::default() };
+            let packed = HostPsell::pack(a.view(), Order::Natural, packing).unwrap();
+            let shapes = packed.headers.iter().map(|header| header.shape());
+            let deepest = shapes.max_by_key(|shape| shape.width * shape.run).unwrap();
+            assert_eq!(deepest.run, run, "{text}");
+            let own = |warps| {
+                let packing = Packing { warps, ..packing };
+                of(Order::Natural, packing, &analysis, ScalarKind::F64).critical_path
+            };
+            let steps = cuda::steps_of_warp(packed.headers.len(), deepest.width, packed.bytes());
+            assert!(steps < deepest.width, "several warps share a slice of {text}");
+            assert_eq!(own(SliceWarps::Auto), (steps * run) as u64, "{text}");
+            assert_eq!(own(SliceWarps::One), (deepest.width * run) as u64, "{text}");
         }
     }
 }
