@@ -66,10 +66,10 @@ impl SliceSizes {
 
     /// Estimates the sizes of `slices` slices with `entries` entries from a sample of them.
     ///
-    /// All sizes except the depth and the steps scale with the entries. The share of diagonal slices
-    /// outside of the sample with slots that are new to it is taken to be the share of slices in
-    /// the sample whose slots occur once: the probability of an unseen species is about the share
-    /// of species seen once (Good, Biometrika 40, 1953).
+    /// All sizes except the depth and the steps scale with the entries. The share of diagonal
+    /// slices outside of the sample with slots that are new to it is taken to be the share of
+    /// slices in the sample whose slots occur once: the probability of an unseen species is about
+    /// the share of species seen once (Good, Biometrika 40, 1953).
     pub(crate) fn estimated(sample: &[SliceChunk], slices: u64, entries: u64) -> Self {
         let mut sizes = Self::default();
         let mut times: HashMap<&[Slot], u32> = HashMap::new();
