@@ -102,12 +102,14 @@ fn short(number: f64) -> f32 {
     ((number * PARTS).round() / PARTS) as f32
 }
 
-/// Weighted standard deviation about 0, of errors with their weights.
+/// Weighted standard deviation about 0, of errors with their weights; at most
+/// [`KernelCorrection::MOST_SPREAD`].
 pub(crate) fn deviation(errors: impl Iterator<Item = (f64, f64)>) -> Option<f32> {
     let (squares, weights) = errors.fold((0.0, 0.0), |(squares, sum), (error, weight)| {
         (squares + weight * error * error, sum + weight)
     });
-    (weights > 0.0).then(|| short((squares / weights).sqrt()))
+    let deviation = (squares / weights).sqrt().min(f64::from(KernelCorrection::MOST_SPREAD));
+    (weights > 0.0).then(|| short(deviation))
 }
 
 #[cfg(test)]
@@ -147,5 +149,12 @@ mod tests {
         assert!((log - residuals[3].log).abs() < 2e-3, "{log}");
         assert!(found.spread < 1e-3 && (flat.spread - 0.18).abs() < 0.05, "{}", flat.spread);
         assert_eq!(curves(&[], 1.0).log(&off.features), 0.0);
+    }
+
+    #[test]
+    fn a_deviation_is_no_larger_than_a_profile_may_have() {
+        assert_eq!(deviation([(3.0, 1.0), (-4.0, 1.0)].into_iter()), Some(2.0));
+        assert_eq!(deviation([(0.5, 1.0), (-0.5, 3.0)].into_iter()), Some(0.5));
+        assert_eq!(deviation([(0.5, 0.0)].into_iter()), None);
     }
 }
