@@ -211,7 +211,7 @@ macro_rules! registry {
             Union::new(texts).prop_map(|text| text.parse().unwrap())
         }
 
-        /// What the formats measure of a matrix themselves.
+        /// Measurements that the formats make of a matrix themselves.
         const PROBES: FormatProbes = FormatProbes {
             probe: |a, rows, probes| {
                 $($module::$Format::probe(a, rows, probes)?;)+

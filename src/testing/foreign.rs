@@ -135,7 +135,7 @@ fn columns_and_values_of_a_gpu_stay_there() {
     }
 }
 
-/// What is no matrix is refused with the error of the host.
+/// Arrays that are no matrix are refused with the error of the host.
 #[test]
 fn arrays_that_are_no_matrix_are_refused_alike() {
     let Some(device) = gpu() else { return };

@@ -51,8 +51,8 @@ impl<'a> Campaign<'a> {
         Self { device, policy, timing_runs: 1, store: None, leave_out: None, calibrating: None }
     }
 
-    /// Times every plan of a matrix, recorded under the given name and class. The last decision is
-    /// kept in the store.
+    /// Times every plan of a matrix but those left out, recorded under the given name and class. The
+    /// last decision is kept in the store.
     ///
     /// # Errors
     ///
@@ -140,21 +140,14 @@ impl<'a> Campaign<'a> {
 /// The plans that are predicted to take more than `ratio` times as long as the fastest, but for one
 /// in [`MEASURED`], which depends on the matrix: the fit has times of slow plans too.
 fn slow_by_prediction(decision: &Decision, ratio: f64, matrix: usize) -> Vec<Plan> {
-    let may_run = |c: &&Candidate| {
-        let beyond = matches!(c.verdict, Verdict::TooLarge { .. } | Verdict::OnRequest);
-        !beyond && c.prediction.is_some()
+    let timed = || decision.candidates.iter().filter_map(|c| Some((c, c.prediction?.product())));
+    let may_run = |(c, _): &(&Candidate, f64)| {
+        !matches!(c.verdict, Verdict::TooLarge { .. } | Verdict::OnRequest)
     };
-    let time = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |found| found.product());
-    let fastest =
-        decision.candidates.iter().filter(may_run).map(time).fold(f64::INFINITY, f64::min);
-    let is_slow = |c: &&Candidate| c.prediction.is_some() && time(c) > ratio * fastest;
-    decision
-        .candidates
-        .iter()
-        .filter(is_slow)
-        .enumerate()
-        .filter(|(i, _)| !(i + matrix).is_multiple_of(MEASURED))
-        .map(|(_, candidate)| candidate.plan.clone())
+    let fastest = timed().filter(may_run).map(|(_, time)| time).fold(f64::INFINITY, f64::min);
+    let slow = timed().filter(|(_, time)| *time > ratio * fastest).enumerate();
+    slow.filter(|(i, _)| !(i + matrix).is_multiple_of(MEASURED))
+        .map(|(_, (candidate, _))| candidate.plan.clone())
         .collect()
 }
 
@@ -173,12 +166,9 @@ mod tests {
         let a = spec.generate::<f64>().unwrap();
         let builder = SparseOpBuilder::new().device(Device::Cpu);
         let decision = builder.decide(&Analysis::of(a.view()), ScalarKind::F64).unwrap();
-        let predicted = |c: &&Candidate| {
-            let time = c.prediction.map(|prediction| prediction.product());
-            time.map(|time| (c.plan.clone(), time))
-        };
+        let candidates = decision.candidates.iter();
         let times: Vec<(Plan, f64)> =
-            decision.candidates.iter().filter_map(|c| predicted(&c)).collect();
+            candidates.filter_map(|c| Some((c.plan.clone(), c.prediction?.product()))).collect();
         let least = times.iter().map(|(_, time)| *time).fold(f64::INFINITY, f64::min);
         let left_out: Vec<Plan> =
             (0..MEASURED).flat_map(|matrix| slow_by_prediction(&decision, RATIO, matrix)).collect();

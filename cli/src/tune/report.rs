@@ -212,7 +212,7 @@ fn terms(choice: &JudgedChoice) -> String {
         let what = match term {
             Term::NearMisses => "gathering x past the nearest cache",
             Term::FarMisses => "gathering x past the middle caches",
-            Term::MemoryLatency => "the same from memory",
+            Term::MemoryLatency => "the longest row or slice of one thread, from memory",
             _ => term.describe(),
         };
         add(what, [format!("{a:.0}"), us(ta), format!("{b:.0}"), us(tb)]);
