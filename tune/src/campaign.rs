@@ -51,8 +51,8 @@ impl<'a> Campaign<'a> {
         Self { device, policy, timing_runs: 1, store: None, leave_out: None, calibrating: None }
     }
 
-    /// Times every plan of a matrix but those left out, recorded under the given name and class. The
-    /// last decision is kept in the store.
+    /// Times every plan of a matrix but those left out, recorded under the given name and class.
+    /// The last decision is kept in the store.
     ///
     /// # Errors
     ///
