@@ -1,6 +1,6 @@
 //! Conformance tests of every plan of every format, on awkward shapes.
 
-pub(super) use super::devices::devices;
+pub(super) use super::devices::{devices, few_cases};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
@@ -59,16 +59,8 @@ pub(super) fn small<T: Scalar>() -> impl Iterator<Item = (&'static str, CsrMatri
     awkward().into_iter().filter(|(_, a)| a.nnz() <= ENTRIES)
 }
 
-/// Environment variable: 1 for fewer and smaller cases, for tools that slow products down.
-const FEW_CASES: &str = "SPARSEOP_TEST_FEW";
-
-/// Most entries of an awkward matrix with [`FEW_CASES`].
+/// Most entries of an awkward matrix under a tool that slows products down.
 const FEW_ENTRIES: usize = 4000;
-
-/// True if a tool slows products down.
-pub(super) fn few_cases() -> bool {
-    cfg!(miri) || std::env::var(FEW_CASES).is_ok_and(|value| value == "1")
-}
 
 /// Memory limit in bytes.
 const MEMORY_LIMIT: u64 = 64 << 20;

@@ -1,7 +1,7 @@
 //! Tests of GPU-specific behaviour. Without a GPU every test prints a message and passes.
 
 use super::conformance::{fits, product, scattered};
-use super::devices::{gpu, keep_busy};
+use super::devices::{few_cases, gpu, keep_busy};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{CsrSource, Device, DeviceVec, Stream};
@@ -134,7 +134,8 @@ fn work_on_a_stream_is_enqueued_and_returns_before_it_is_done() {
     let enqueued = begin.elapsed();
     stream.synchronize().unwrap();
     let done = begin.elapsed();
-    assert!(2 * enqueued < done, "{enqueued:?} of {done:?}");
+    // Times under a tool are those of the tool.
+    assert!(few_cases() || 2 * enqueued < done, "{enqueued:?} of {done:?}");
 }
 
 #[test]

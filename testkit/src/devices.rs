@@ -15,6 +15,9 @@ const REQUIRED: &str = "SPARSEOP_REQUIRE_GPU";
 /// Environment variable: the file to which tests add their names where there is no GPU.
 const SKIPS: &str = "SPARSEOP_GPU_SKIPS";
 
+/// Environment variable: 1 for fewer and smaller cases, for tools that slow products down.
+const FEW_CASES: &str = "SPARSEOP_TEST_FEW";
+
 /// The CPU, and the first GPU, if any. Where there is none, prints the reason, and adds the name of
 /// the test to the file that `SPARSEOP_GPU_SKIPS` names: a test that passes prints nothing.
 ///
@@ -66,8 +69,13 @@ fn required() -> String {
     std::env::var(REQUIRED).unwrap_or_default()
 }
 
-/// Enqueues products that take a GPU some milliseconds. The graph has to outlive them. On the CPU
-/// it is `None`, and nothing is multiplied.
+/// True if a tool slows products down: tests have fewer and smaller cases.
+pub fn few_cases() -> bool {
+    cfg!(miri) || std::env::var(FEW_CASES).is_ok_and(|value| value == "1")
+}
+
+/// Enqueues products that take a GPU some milliseconds, also under a tool that slows them down. The
+/// graph has to outlive them. On the CPU it is `None`, and nothing is multiplied.
 ///
 /// # Panics
 ///
@@ -85,7 +93,8 @@ pub fn keep_busy(
     let graph = stream
         .capture(&mut || (0..1000).try_for_each(|_| op.apply_device(stream, x, y)))
         .expect("products can be captured");
-    (0..20).for_each(|_| graph.launch(stream).expect("the graph can be launched"));
+    let launches = if few_cases() { 1 } else { 20 };
+    (0..launches).for_each(|_| graph.launch(stream).expect("the graph can be launched"));
     Some(graph)
 }
 

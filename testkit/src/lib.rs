@@ -7,5 +7,5 @@ pub mod chapter;
 mod devices;
 mod oracle;
 
-pub use devices::{devices, gpu, keep_busy};
+pub use devices::{devices, few_cases, gpu, keep_busy};
 pub use oracle::{Oracle, x_vector};
