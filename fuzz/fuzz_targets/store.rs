@@ -12,6 +12,7 @@ use sparseop::matrix::gallery::Spec;
 use sparseop::tuning::decision::{Request, TimedPlan, TimingOutcome, TimingRun};
 use sparseop::tuning::store::{DecisionKey, Store, StoredDecision, sealed};
 use sparseop::{Device, ScalarKind};
+use sparseop_fuzz::edited;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::{fs, process};
@@ -65,20 +66,6 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
 fn unsealed(entry: &[u8]) -> &[u8] {
     let end = entry[..entry.len() - 1].iter().rposition(|&byte| byte == b'\n');
     &entry[..end.unwrap()]
-}
-
-/// The entry with pieces replaced: each edit has a position, the number of bytes that go, and those
-/// that come.
-fn edited(text: &[u8], mut edits: &[u8]) -> Vec<u8> {
-    let mut text = text.to_vec();
-    while let [high, low, lengths, rest @ ..] = edits {
-        let at = usize::from(u16::from_be_bytes([*high, *low])) % (text.len() + 1);
-        let end = text.len().min(at + usize::from(lengths >> 4));
-        let (new, behind) = rest.split_at(rest.len().min(usize::from(lengths & 15)));
-        text.splice(at..end, new.iter().copied());
-        edits = behind;
-    }
-    text
 }
 
 fuzz_target!(|edits: &[u8]| {

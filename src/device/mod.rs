@@ -31,6 +31,9 @@ pub(crate) use constants::{BLOCK, SCANNED};
 pub use cpu::prepare_threads;
 pub(crate) use csr_source::CsrSource;
 pub use cuda::Gpu;
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub use cuda::KernelCache;
 pub(crate) use cuda::{Buffer, Kernel, Pinned, Queue};
 #[cfg(all(feature = "cuda", test))]
 pub(crate) use cuda::{compiler, copied_bytes};

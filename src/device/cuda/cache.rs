@@ -35,7 +35,7 @@ const CAPACITY: u64 = 64 << 20;
 
 /// A folder of compiled kernels.
 #[derive(Debug, Clone)]
-pub(super) struct Cache {
+pub struct Cache {
     folder: PrivateFolder,
     capacity: u64,
 }
@@ -54,7 +54,7 @@ impl Cache {
     }
 
     /// The cache in a folder of caches, which need not exist.
-    pub(super) fn below(folder: &Path) -> Self {
+    pub fn below(folder: &Path) -> Self {
         Self { folder: PrivateFolder::new(folder, FOLDER, VARIABLE), capacity: CAPACITY }
     }
 
@@ -64,12 +64,12 @@ impl Cache {
     }
 
     /// Path of an entry.
-    pub(super) fn path(&self, entry: &str) -> PathBuf {
+    pub fn path(&self, entry: &str) -> PathBuf {
         self.folder.path().join(entry)
     }
 
     /// Returns the code stored under a name, if the entry exists, is intact and trusted.
-    pub(super) fn load(&self, entry: &str) -> Option<Vec<u8>> {
+    pub fn load(&self, entry: &str) -> Option<Vec<u8>> {
         unwrapped(entry, self.folder.read(entry, MAX_BYTES).ok()??)
     }
 
@@ -78,7 +78,7 @@ impl Cache {
     /// # Errors
     ///
     /// [`Error::Io`] if the entry cannot be written.
-    pub(super) fn store(&self, entry: &str, code: &[u8]) -> Result<(), Error> {
+    pub fn store(&self, entry: &str, code: &[u8]) -> Result<(), Error> {
         self.folder.write(entry, |out| {
             out.write_all(&header(entry, code))?;
             out.write_all(code)
@@ -283,6 +283,10 @@ mod tests {
             assert_eq!(cache.load(name).as_deref(), Some(CODE));
             assert!(fs::symlink_metadata(cache.path(name)).unwrap().is_file());
         }
+        // Folders stay.
+        fs::create_dir_all(cache.path("folder/below")).unwrap();
+        assert_eq!(cache.load("folder"), None);
+        assert!(cache.store("folder", CODE).is_err() && cache.path("folder/below").is_dir());
         let warnings = crate::file_warnings();
         for part in ["kernels-v2/a is not trusted: its group", "link is not trusted", VARIABLE] {
             assert!(warnings.iter().any(|warning| warning.contains(part)), "{warnings:?}");

@@ -20,6 +20,7 @@ mod self_test;
 mod staging;
 mod target;
 
+pub use cache::Cache as KernelCache;
 pub(crate) use graph::Recording;
 #[cfg(test)]
 pub(crate) use memory::copied_bytes;
