@@ -155,6 +155,8 @@ fn what_is_no_file_and_has_no_end_is_refused() {
     let large = folder.path().join("large");
     File::create(&large).unwrap().set_len((16 << 20) + 1).unwrap();
     let classes = "tune gallery:small -q --out fitted.ron --classes \"$1\"";
+    let inner = folder.path().join("folder");
+    fs::create_dir(&inner).unwrap();
     let no_file = "not a regular file";
     for (args, path, expected) in [
         (classes, &zeros, no_file),
@@ -163,6 +165,13 @@ fn what_is_no_file_and_has_no_end_is_refused() {
         ("tune --out fitted.ron --from \"$1\"", &pipe, no_file),
         ("analyze gallery:small -q --profile \"$1\"", &pipe, no_file),
         ("analyze . # \"$1\"", &pipe, "pipe.mtx is not a regular file and is skipped"),
+        (classes, &inner, no_file),
+        ("tune --out fitted.ron --from \"$1\"", &inner, no_file),
+        ("analyze gallery:small -q --profile \"$1\"", &inner, no_file),
+        ("analyze \"$1\"", &inner, "there is no matrix in"),
+        ("apply gallery:small,n=3 -q --x \"$1\"", &inner, "is a directory"),
+        ("apply gallery:small,n=3 -q --out \"$1\"", &inner, "Is a directory"),
+        ("gallery write small,n=3 \"$1\"", &inner, "Is a directory"),
         ("apply gallery:small,n=3 -q --x \"$1\"", &zeros, "above the limit of 1049728 bytes"),
         ("solve gallery:small,n=3 -q --rhs \"$1\"", &zeros, "above the limit of 1049728 bytes"),
     ] {
@@ -170,6 +179,7 @@ fn what_is_no_file_and_has_no_end_is_refused() {
         assert_eq!(code, Some(1), "{args}: {said}");
         assert!(said.contains(expected), "{args}: {said}");
     }
+    assert_eq!(fs::read_dir(&inner).unwrap().count(), 0);
 }
 
 #[test]

@@ -145,9 +145,13 @@ fn unwrapped(entry: &str, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::process::{Child, Command, Stdio};
     use std::time::{Duration, SystemTime};
 
     const CODE: &[u8] = b"machine code";
+
+    /// Environment variable: the folder of a process that shares it.
+    const SHARED: &str = "SPARSEOP_TEST_SHARED";
 
     /// The name of an entry.
     fn named(start: &str) -> String {
@@ -276,7 +280,7 @@ mod tests {
         // A link to an endless device, and a pipe without a writer.
         symlink("/dev/zero", cache.path("link")).unwrap();
         let fifo = cache.path("fifo");
-        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
         for name in ["link", "fifo"] {
             assert_eq!(cache.load(name), None);
             cache.store(name, CODE).unwrap();
@@ -314,27 +318,55 @@ mod tests {
         }
     }
 
+    /// Starts a process that shares a folder.
+    fn sharer(folder: &tempfile::TempDir) -> Child {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["device::cuda::cache::tests::many_processes_share_a_folder", "--exact"])
+            .env(SHARED, folder.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
     #[test]
     fn many_processes_share_a_folder() {
-        /// The environment variable with the folder of a child process.
-        const SHARED: &str = "SPARSEOP_TEST_SHARED";
         if let Some(folder) = std::env::var_os(SHARED) {
             return share(Path::new(&folder), std::process::id() as u8);
         }
         let folder = tempfile::tempdir().unwrap();
-        let child = |_| {
-            std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["device::cuda::cache::tests::many_processes_share_a_folder", "--exact"])
-                .env(SHARED, folder.path())
-                .stdout(std::process::Stdio::null())
-                .spawn()
-                .unwrap()
-        };
-        let children: Vec<_> = (0..20).map(child).collect();
+        let children: Vec<_> = (0..20).map(|_| sharer(&folder)).collect();
         for mut child in children {
             assert!(child.wait().unwrap().success());
         }
-        let entries = fs::read_dir(Cache::below(folder.path()).folder()).unwrap();
+        let entries = fs::read_dir(cache(&folder).folder()).unwrap();
         assert_eq!(entries.count(), 1, "nothing is left behind");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_kill_at_any_moment_leaves_a_whole_entry() {
+        use std::os::unix::process::ExitStatusExt;
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&folder);
+        let names = || fs::read_dir(cache.folder()).into_iter().flatten().flatten();
+        let temporary = || {
+            let names = names().map(|file| file.file_name());
+            names.filter(|name| name.to_string_lossy().starts_with(".sparseop-")).count()
+        };
+        let mut killed = 0;
+        for _ in 0..20 {
+            let (before, mut child) = (temporary(), sharer(&folder));
+            while child.try_wait().unwrap().is_none() && temporary() == before {}
+            child.kill().unwrap();
+            killed += usize::from(child.wait().unwrap().signal() == Some(9));
+            let found = cache.load("shared");
+            let is_whole = |code: &Vec<u8>| code.iter().all(|byte| *byte == code[0]);
+            assert_eq!(found.is_some(), cache.path("shared").exists());
+            assert!(found.is_none_or(|code| code.len() == 50_000 && is_whole(&code)));
+        }
+        assert!(killed > 0 && temporary() > 0, "{killed} killed, {} while writing", temporary());
+        cache.store("shared", CODE).unwrap();
+        assert_eq!(cache.load("shared").as_deref(), Some(CODE));
+        assert_eq!(names().count(), temporary() + 1);
     }
 }
