@@ -82,6 +82,40 @@ fn every_search_has_its_command_and_its_last_run() {
     assert!(searches.len() > 10, "the table is read");
 }
 
+/// Fuzz targets, each with a file that does not name it: as a target of every run, as a program, or
+/// with a last run.
+fn forgotten_targets(searches: &[String]) -> Vec<(String, &'static str)> {
+    let lines_of = |file: &str, start: &str| {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        text.lines().filter(|line| line.trim().starts_with(start)).collect::<Vec<_>>().join(" ")
+    };
+    let runs = searches.iter().filter(|row| row.starts_with("| `scripts/fuzz "));
+    let runs: Vec<&str> = runs.filter_map(|row| row.split('`').nth(1)).collect();
+    let places = [
+        ("scripts/fuzz", lines_of("scripts/fuzz", "targets=(")),
+        ("fuzz/Cargo.toml", lines_of("fuzz/Cargo.toml", "name = ")),
+        ("docs/promises.md", runs.join(" ")),
+    ];
+    let has =
+        |text: &str, name: &str| text.split(|c: char| !c.is_alphanumeric()).any(|w| w == name);
+    let files = fs::read_dir(root().join("fuzz/fuzz_targets")).unwrap();
+    let names = files.map(|file| file.unwrap().path().file_stem().unwrap().to_owned());
+    names
+        .map(|name| name.into_string().unwrap())
+        .flat_map(|name| {
+            let missing = places.iter().filter(|(_, text)| !has(text, &name));
+            missing.map(|(place, _)| (name.clone(), *place)).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[test]
+fn every_fuzz_target_has_a_last_run() {
+    let [_, searches] = rows();
+    assert_eq!(forgotten_targets(&searches), []);
+    assert!(forgotten_targets(&[]).len() > 10, "the targets are read");
+}
+
 #[test]
 fn every_promise_has_its_tests() {
     let [rows, _] = rows();
