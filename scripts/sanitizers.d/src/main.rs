@@ -1,22 +1,23 @@
 //! Faults that the sanitizers have to find: the argument names one.
 
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::thread;
 
 static mut COUNT: u64 = 0;
 
-/// Number of additions, large enough that the threads overlap: the sanitizer cannot tell a thread
-/// from one that has ended.
-const MANY: usize = 1_000_000;
+/// Number of additions of a thread. The sanitizer reports a race only while it remembers both
+/// accesses: they are few.
+const ADDITIONS: usize = 100;
 
-/// Pairs of threads. On a busy machine those of a pair may run one after the other.
-const PAIRS: usize = 10;
-
-fn count() {
-    for _ in 0..MANY {
+/// Adds to the count, and ends when both threads have: an access of a thread that has ended is not
+/// remembered.
+fn count(both: &Barrier) {
+    for _ in 0..ADDITIONS {
         // SAFETY: none, which is the fault.
         unsafe { COUNT += 1 };
     }
+    both.wait();
 }
 
 fn main() {
@@ -37,10 +38,8 @@ fn main() {
         }
         // Two threads write without an order.
         Some("race") => {
-            for _ in 0..PAIRS {
-                let threads = [thread::spawn(count), thread::spawn(count)];
-                threads.into_iter().for_each(|thread| thread.join().unwrap());
-            }
+            let both = Barrier::new(2);
+            thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(|| count(&both)))));
             // SAFETY: all threads have ended.
             println!("{}", unsafe { COUNT });
         }
