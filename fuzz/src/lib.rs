@@ -20,8 +20,8 @@ pub fn file_of(bytes: &[u8]) -> &'static Path {
     &FILE
 }
 
-/// Bytes with pieces replaced: each edit has a position, the number of bytes that go, and those that
-/// come.
+/// Bytes with pieces replaced: each edit has a position, the number of bytes that go, and those
+/// that come.
 pub fn edited(bytes: &[u8], mut edits: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     while let [high, low, lengths, rest @ ..] = edits {
