@@ -1,11 +1,14 @@
 //! Order of the entries of rows that are not sorted by column.
 
-use super::pack::tasks;
 use super::panel::Panel;
 use crate::matrix::{CsrColumns, CsrMatrix, CsrView};
 use crate::memory::{check_room, joined, try_copied, try_zeroed};
 use crate::parallel;
 use crate::{Error, Scalar};
+use std::ops::Range;
+
+/// Rows and entries of a task.
+pub(super) const TASK: usize = 1 << 15;
 
 /// For a matrix with unsorted rows: the original position of each entry of rows that are in the
 /// order of their windows, and the matrix of these. Otherwise an empty array and None.
@@ -51,4 +54,23 @@ pub(super) fn positions(
         positions
     });
     joined(&positions)
+}
+
+/// Cuts consecutive rows into ranges of about equal work.
+pub(super) fn tasks(row_ptr: &[usize], rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut start = rows.start;
+    std::iter::from_fn(move || {
+        let work = |row: usize| row_ptr[row] + row;
+        let limit = work(start) + TASK;
+        let (mut end, mut beyond) = (start, rows.end + 1);
+        while beyond - end > 1 {
+            let row = usize::midpoint(end, beyond);
+            if work(row) <= limit { end = row } else { beyond = row }
+        }
+        let task = start..end.max(start + 1);
+        (start < rows.end).then(|| {
+            start = task.end;
+            task
+        })
+    })
 }

@@ -2,7 +2,7 @@
 //! each. Then all pieces are filled independently.
 
 use super::cpu::Spare;
-use super::order;
+use super::order::{self, TASK, tasks};
 use super::panel::{Panel, PanelRows};
 use super::{
     BATCH, Block, BlockedPlan, HostBlocked, LANE, PIECE, Pieces, SlotValues, SplitRows, TileTable,
@@ -18,9 +18,6 @@ use bytemuck::Zeroable;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-/// Rows and entries that a task cuts into runs.
-const TASK: usize = 1 << 15;
 
 /// Entries of a row that are classified as hot or not together: a piece reads those of the runs
 /// that it begins and ends in again.
@@ -110,25 +107,6 @@ pub(super) fn check(plan: &BlockedPlan, what: &str, found: u64) -> Result<u32, E
             u32::MAX
         );
         Error::PlanLimit { plan: format!("blocked{plan}"), message }
-    })
-}
-
-/// Cuts consecutive rows into ranges of about equal work.
-pub(super) fn tasks(row_ptr: &[usize], rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let mut start = rows.start;
-    std::iter::from_fn(move || {
-        let work = |row: usize| row_ptr[row] + row;
-        let limit = work(start) + TASK;
-        let (mut end, mut beyond) = (start, rows.end + 1);
-        while beyond - end > 1 {
-            let row = usize::midpoint(end, beyond);
-            if work(row) <= limit { end = row } else { beyond = row }
-        }
-        let task = start..end.max(start + 1);
-        (start < rows.end).then(|| {
-            start = task.end;
-            task
-        })
     })
 }
 
