@@ -58,9 +58,14 @@ impl WorkingMemory {
     /// Returns memory for `len` elements and enqueues its zeroing.
     pub(crate) fn cleared<N: Copy>(&self, len: usize) -> Result<Ptr<N>, Error> {
         let ptr = self.take(len)?;
-        // SAFETY: `len` elements, which live until `self` is dropped, after all enqueued work.
-        unsafe { self.queue().clear(ptr, len)? };
+        self.clear(ptr, len)?;
         Ok(ptr)
+    }
+
+    /// Enqueues the zeroing of memory that was taken.
+    pub(crate) fn clear<N: Copy>(&self, memory: Ptr<N>, len: usize) -> Result<(), Error> {
+        // SAFETY: `len` elements, which live until `self` is dropped, after all enqueued work.
+        unsafe { self.queue().clear(memory, len) }
     }
 
     /// Allocates memory that outlives `self`, and enqueues its zeroing.
@@ -81,6 +86,12 @@ impl WorkingMemory {
     pub(crate) fn read_vec<N: Copy>(&self, from: Ptr<N>, len: usize) -> Result<Vec<N>, Error> {
         // SAFETY: callers read memory that they took, which lives as long as `self`.
         unsafe { self.gpu.known(from.address(), len) }.to_vec()
+    }
+
+    /// Copies to the GPU, after everything enqueued, and waits.
+    pub(crate) fn write<N: Copy>(&self, to: Ptr<N>, data: &[N]) -> Result<(), Error> {
+        // SAFETY: callers write memory that they took, which lives as long as `self`.
+        unsafe { self.gpu.known(to.address(), data.len()) }.write(self.queue(), data)
     }
 
     /// Enqueues a kernel of `kernels/<module>.cu`.

@@ -174,8 +174,8 @@ pub(crate) trait Format: 'static {
     }
 
     /// True if a plan may be chosen for such a device: its SpMV is only enqueued there, without
-    /// waiting, and in no more launches than it needs. Plans that exist only for comparison are
-    /// used only on request.
+    /// waiting, in no more launches than it needs, and is the fastest of some matrices. Other plans
+    /// are used only on request.
     fn eligible(_: &Self::Plan, _: Target) -> bool {
         true
     }

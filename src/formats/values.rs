@@ -21,6 +21,16 @@ pub(crate) enum SlotValues<T, Array = Vec<T>> {
     Equal(T),
 }
 
+impl<T, Array> SlotValues<T, Array> {
+    /// Infix of the names of the kernels that read such values.
+    pub(crate) fn infix(&self) -> &'static str {
+        match self {
+            Self::Plain(_) => "",
+            Self::Equal(_) => "_equal",
+        }
+    }
+}
+
 impl<T: Scalar> SlotValues<T> {
     /// The value in a slot.
     #[inline(always)]

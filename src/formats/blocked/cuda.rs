@@ -3,10 +3,12 @@
 
 use super::constants::WINDOW_THREADS;
 use super::cpu::Spare;
-use super::{HostBlocked, Pieces, SlotValues, SplitRows, TileTable, pack};
+use super::{BlockedPlan, HostBlocked, Pieces, SlotValues, SplitRows, TileTable, pack};
+use crate::analysis::Analysis;
 use crate::device::{
     BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
 };
+use crate::formats::values::is_equal;
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -22,14 +24,7 @@ const FILE: &str = "blocked";
 pub(super) struct DeviceBlocked<T> {
     nrows: usize,
     ncols: usize,
-    hot: Buffer<u32>,
-    tile_ptr: Buffer<u32>,
-    windows: Buffer<[u32; 2]>,
-    near: UploadedPieces<T, u16>,
-    far: UploadedPieces<T, u32>,
-    split_rows: Buffer<u32>,
-    split_ptr: Buffer<u32>,
-    order: Buffer<u32>,
+    arrays: DeviceParts<T>,
     /// Kernel that multiplies the tiles.
     sum_tiles: SumTiles,
     gather: Kernel,
@@ -43,14 +38,35 @@ pub(super) struct DeviceBlocked<T> {
     hot_x: Scratch<T>,
 }
 
+/// The arrays of a [`HostBlocked`] in GPU memory.
+#[derive(Debug)]
+pub(super) struct DeviceParts<T> {
+    pub(super) hot: Buffer<u32>,
+    pub(super) tile_ptr: Buffer<u32>,
+    pub(super) windows: Buffer<[u32; 2]>,
+    pub(super) near: UploadedPieces<T, u16>,
+    pub(super) far: UploadedPieces<T, u32>,
+    pub(super) split_rows: Buffer<u32>,
+    pub(super) split_ptr: Buffer<u32>,
+    pub(super) order: Buffer<u32>,
+}
+
+impl<T: Scalar> DeviceParts<T> {
+    fn bytes(&self) -> u64 {
+        let words = [&self.hot, &self.tile_ptr, &self.split_rows, &self.split_ptr, &self.order];
+        let words: u64 = words.iter().map(|array| array.bytes()).sum();
+        words + self.windows.bytes() + self.near.bytes() + self.far.bytes()
+    }
+}
+
 /// Pieces in GPU memory.
 #[derive(Debug)]
-struct UploadedPieces<T, C> {
-    cols: Buffer<C>,
-    values: SlotValues<T, Buffer<T>>,
-    flags: Buffer<u16>,
-    piece_ptr: Buffer<u32>,
-    targets: Buffer<u32>,
+pub(super) struct UploadedPieces<T, C> {
+    pub(super) cols: Buffer<C>,
+    pub(super) values: SlotValues<T, Buffer<T>>,
+    pub(super) flags: Buffer<u16>,
+    pub(super) piece_ptr: Buffer<u32>,
+    pub(super) targets: Buffer<u32>,
 }
 
 /// Kernel that multiplies the tiles.
@@ -63,14 +79,8 @@ enum SumTiles {
 }
 
 impl SumTiles {
-    fn new<T: Scalar>(
-        tiles: &TileTable,
-        values: &str,
-        gpu: Gpu,
-        module: Module,
-    ) -> Result<Self, Error> {
+    fn new<T: Scalar>(widest: u32, values: &str, gpu: Gpu, module: Module) -> Result<Self, Error> {
         let kernel = gpu.kernel(module, &format!("blocked_window{values}_{}", T::KIND))?;
-        let widest = tiles.windows.iter().map(|[_, width]| *width).max().unwrap_or(0);
         let bytes = widest * size_of::<T>() as u32;
         if bytes > gpu.shared_memory(kernel)? {
             return Ok(Self::Memory(
@@ -144,9 +154,24 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
     }
 }
 
+/// Kernels that the products of a matrix of `bytes` bytes are expected to need.
+pub(super) fn expected_kernels<T: Scalar>(
+    plan: &BlockedPlan,
+    analysis: &Analysis,
+    bytes: u64,
+    gpu: Gpu,
+) -> Vec<(Module, String)> {
+    let shape = (analysis.rows.nrows, analysis.rows.ncols);
+    let module = Module::of(FILE, Residency::of::<T>(gpu, bytes, shape));
+    let infix = if plan.packed && is_equal(analysis) { "_equal" } else { "" };
+    let tiles = [format!("window{infix}"), format!("far{infix}"), "gather".to_owned()];
+    let names = tiles.into_iter().chain([1, 4, 32].map(|lanes| format!("add{lanes}")));
+    names.map(|name| (module, format!("blocked_{name}_{}", T::KIND))).collect()
+}
+
 /// Lanes per row for adding parts: about as many as a row has parts.
-const fn lanes(split: &SplitRows, parts: usize) -> u32 {
-    match parts / if split.rows.is_empty() { 1 } else { split.rows.len() } {
+const fn lanes(rows: usize, parts: usize) -> u32 {
+    match parts / if rows == 0 { 1 } else { rows } {
         0..3 => 1,
         3..12 => 4,
         _ => 32,
@@ -155,18 +180,7 @@ const fn lanes(split: &SplitRows, parts: usize) -> u32 {
 
 impl<T: Scalar> DeviceBlocked<T> {
     pub(super) fn new(host: &HostBlocked<T>, gpu: Gpu) -> Result<Self, Error> {
-        let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
-        let module = Module::of(FILE, residency);
-        let kernel = |name: &str| gpu.kernel(module, &format!("blocked_{name}_{}", T::KIND));
-        let values = |values: &SlotValues<T>| match values {
-            SlotValues::Plain(_) => "",
-            SlotValues::Equal(_) => "_equal",
-        };
-        let parts = host.split.ptr[host.split.ptr.len() - 1] as usize;
-        let lanes = lanes(&host.split, parts);
-        Ok(Self {
-            nrows: host.nrows,
-            ncols: host.ncols,
+        let arrays = DeviceParts {
             hot: gpu.upload(&host.hot)?,
             tile_ptr: gpu.upload(&host.tiles.tile_ptr)?,
             windows: gpu.upload(&host.tiles.windows)?,
@@ -175,45 +189,93 @@ impl<T: Scalar> DeviceBlocked<T> {
             split_rows: gpu.upload(&host.split.rows)?,
             split_ptr: gpu.upload(&host.split.ptr)?,
             order: gpu.upload(&host.order)?,
-            sum_tiles: SumTiles::new::<T>(&host.tiles, values(&host.near.values), gpu, module)?,
+        };
+        let parts = host.split.ptr[host.split.ptr.len() - 1] as usize;
+        let widest = host.tiles.windows.iter().map(|[_, width]| *width).max().unwrap_or(0);
+        Self::of_parts(gpu, (host.nrows, host.ncols), arrays, widest, parts)
+    }
+
+    /// A matrix of arrays in GPU memory, with windows of at most `widest` columns and sums of
+    /// `parts` parts.
+    pub(super) fn of_parts(
+        gpu: Gpu,
+        (nrows, ncols): (usize, usize),
+        arrays: DeviceParts<T>,
+        widest: u32,
+        parts: usize,
+    ) -> Result<Self, Error> {
+        let residency = Residency::of::<T>(gpu, arrays.bytes(), (nrows, ncols));
+        let module = Module::of(FILE, residency);
+        let kernel = |name: &str| gpu.kernel(module, &format!("blocked_{name}_{}", T::KIND));
+        let lanes = lanes(arrays.split_rows.len(), parts);
+        let hot = arrays.hot.len();
+        Ok(Self {
+            nrows,
+            ncols,
+            sum_tiles: SumTiles::new::<T>(widest, arrays.near.values.infix(), gpu, module)?,
             gather: kernel("gather")?,
-            sum_far: kernel(&format!("far{}", values(&host.far.values)))?,
+            sum_far: kernel(&format!("far{}", arrays.far.values.infix()))?,
             add_parts: kernel(&format!("add{lanes}"))?,
+            arrays,
             lanes,
             residency,
             parts: Scratch::new(gpu, parts),
-            hot_x: Scratch::new(gpu, host.hot.len()),
+            hot_x: Scratch::new(gpu, hot),
         })
     }
 
     /// Returns the kernel that multiplies tiles, and its launch.
     fn sum_tiles(&self, x: Ptr<T>, y: Ptr<T>, parts: Ptr<T>) -> (Kernel, Launch) {
-        let pieces = self.near.pieces();
+        let pieces = self.arrays.near.pieces();
         let (kernel, launch) = match self.sum_tiles {
             SumTiles::Shared(kernel, bytes, resident) => {
                 (kernel, Launch::new(resident.min(pieces), WINDOW_THREADS).with_shared(bytes))
             }
             SumTiles::Memory(kernel) => (kernel, Self::warps(pieces)),
         };
-        let (values, value) = self.near.values();
+        let (values, value) = self.arrays.near.values();
         let launch = launch.with(kernels::blocked::Window {
-            cols: self.near.cols.ptr(),
+            cols: self.arrays.near.cols.ptr(),
             values,
             value,
-            flags: self.near.flags.ptr(),
-            piece_ptr: self.near.piece_ptr.ptr(),
+            flags: self.arrays.near.flags.ptr(),
+            piece_ptr: self.arrays.near.piece_ptr.ptr(),
             pieces,
-            targets: self.near.targets.ptr(),
+            targets: self.arrays.near.targets.ptr(),
             y,
             parts,
             nrows: self.nrows as u32,
             x,
-            tile_ptr: self.tile_ptr.ptr(),
-            tiles: self.windows.len() as u32,
-            windows: self.windows.ptr(),
+            tile_ptr: self.arrays.tile_ptr.ptr(),
+            tiles: self.arrays.windows.len() as u32,
+            windows: self.arrays.windows.ptr(),
             l2_shares: self.residency.shares(),
         });
         (kernel, launch)
+    }
+
+    /// The matrix in host memory.
+    pub(super) fn to_host(&self) -> Result<HostBlocked<T>, Error> {
+        let arrays = &self.arrays;
+        let ptr = arrays.split_ptr.to_vec()?;
+        Ok(HostBlocked {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            hot: arrays.hot.to_vec()?,
+            tiles: TileTable {
+                tile_ptr: arrays.tile_ptr.to_vec()?,
+                windows: arrays.windows.to_vec()?,
+            },
+            near: arrays.near.to_host()?,
+            far: arrays.far.to_host()?,
+            split: SplitRows {
+                rows: arrays.split_rows.to_vec()?,
+                bounds: pack::split_bounds(&ptr),
+                ptr,
+            },
+            order: arrays.order.to_vec()?,
+            scratch: Spare::default(),
+        })
     }
 
     /// Launch with one warp per piece.
@@ -225,9 +287,9 @@ impl<T: Scalar> DeviceBlocked<T> {
 impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
         let (parts, hot_x) = (self.parts.on(queue)?, self.hot_x.on(queue)?);
-        let hot = self.hot.len();
+        let hot = self.arrays.hot.len();
         if hot > 0 {
-            let (cols, count) = (self.hot.ptr(), hot as u32);
+            let (cols, count) = (self.arrays.hot.ptr(), hot as u32);
             let params = kernels::blocked::Gather { cols, count, x, to: hot_x };
             // SAFETY: the kernel is `blocked_gather`, with room for `x` of every hot column. The
             // vectors are the caller's promise, here and below.
@@ -236,15 +298,15 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
         let (kernel, launch) = self.sum_tiles(if hot > 0 { hot_x } else { x }, y, parts);
         // SAFETY: the kernel is `blocked_window` or `blocked_near`, with room for all parts.
         unsafe { kernel.launch(queue, launch)? };
-        let (values, value) = self.far.values();
-        let launch = Self::warps(self.far.pieces()).with(kernels::blocked::Far {
-            cols: self.far.cols.ptr(),
+        let (values, value) = self.arrays.far.values();
+        let launch = Self::warps(self.arrays.far.pieces()).with(kernels::blocked::Far {
+            cols: self.arrays.far.cols.ptr(),
             values,
             value,
-            flags: self.far.flags.ptr(),
-            piece_ptr: self.far.piece_ptr.ptr(),
-            pieces: self.far.pieces(),
-            targets: self.far.targets.ptr(),
+            flags: self.arrays.far.flags.ptr(),
+            piece_ptr: self.arrays.far.piece_ptr.ptr(),
+            pieces: self.arrays.far.pieces(),
+            targets: self.arrays.far.targets.ptr(),
             y,
             parts,
             nrows: self.nrows as u32,
@@ -253,8 +315,8 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
         });
         // SAFETY: the kernel is `blocked_far`, as above.
         unsafe { self.sum_far.launch(queue, launch)? };
-        let (rows, ptr) = (self.split_rows.ptr(), self.split_ptr.ptr());
-        let count = self.split_rows.len();
+        let (rows, ptr) = (self.arrays.split_rows.ptr(), self.arrays.split_ptr.ptr());
+        let count = self.arrays.split_rows.len();
         let params = kernels::blocked::Add { rows, ptr, count: count as u32, parts, y };
         let launch = Launch::over(count, self.lanes).with(params);
         // SAFETY: the kernel is `blocked_add`; all parts have been written, and the rows are those
@@ -263,33 +325,20 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let ptr = self.split_ptr.to_vec()?;
-        let host = HostBlocked {
-            nrows: self.nrows,
-            ncols: self.ncols,
-            hot: self.hot.to_vec()?,
-            tiles: TileTable { tile_ptr: self.tile_ptr.to_vec()?, windows: self.windows.to_vec()? },
-            near: self.near.to_host()?,
-            far: self.far.to_host()?,
-            split: SplitRows {
-                rows: self.split_rows.to_vec()?,
-                bounds: pack::split_bounds(&ptr),
-                ptr,
-            },
-            order: self.order.to_vec()?,
-            scratch: Spare::default(),
-        };
-        host.unpack()
+        self.to_host()?.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
-        self.near.plain().zip(self.far.plain()).map(<[_; 2]>::from).ok_or(NoArrays::CODED)
+        self.arrays
+            .near
+            .plain()
+            .zip(self.arrays.far.plain())
+            .map(<[_; 2]>::from)
+            .ok_or(NoArrays::CODED)
     }
 
     fn device_bytes(&self) -> u64 {
-        let words = [&self.hot, &self.tile_ptr, &self.split_rows, &self.split_ptr, &self.order];
-        let words: u64 = words.iter().map(|array| array.bytes()).sum();
-        words + self.windows.bytes() + self.near.bytes() + self.far.bytes()
+        self.arrays.bytes()
     }
 
     fn residency(&self) -> Residency {

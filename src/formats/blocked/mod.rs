@@ -33,8 +33,8 @@
 //!
 //! Invariants: `tile_ptr` and `piece_ptr` rise from 0 to the number of pieces and of runs; every
 //! piece has an end. Behind the last end of a piece there is only padding, with column 0 and value
-//! 0: its products are in sums that are never written. Rows are stored sorted by column; if the
-//! matrix has them in another order, `order` stores that order.
+//! 0: its products are in sums that are never written. The entries of a row are in the order of its
+//! tiles; if its columns are not sorted, `order` has their original positions.
 //!
 //! Source: cache blocking, Im & Yelick, ICCS 2001, and Nishtala, Vuduc, Demmel & Yelick, AAECC 18,
 //! 2007; sums by flags and targets as in CSR5, Liu & Vinter, ICS 2015.
@@ -43,6 +43,8 @@
 mod constants;
 mod cpu;
 mod cuda;
+mod device_pack;
+mod order;
 mod pack;
 mod panel;
 mod plan;
@@ -57,15 +59,16 @@ use super::{
     vector_bytes,
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
-use crate::device::Gpu;
+use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{filled, try_copied, try_zeroed};
-use crate::order;
+use crate::order::by_column;
 use crate::{Error, Scalar, ScalarKind};
 use constants::{BATCHES, LANE};
 use plan::KIB;
 use probe::{Blocking, Blocks};
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 /// The cache-blocked format.
 pub(crate) struct Blocked;
@@ -198,6 +201,28 @@ impl Format for Blocked {
     fn pack<T: Scalar>(plan: &BlockedPlan, a: CsrView<'_, T>) -> Result<HostBlocked<T>, Error> {
         pack::pack(plan, a)
     }
+
+    fn kernels<T: Scalar>(
+        plan: &BlockedPlan,
+        analysis: &Analysis,
+        bytes: u64,
+        gpu: Gpu,
+    ) -> Vec<(Module, String)> {
+        let packing = device_pack::MODULES.map(|module| (module.into(), String::new()));
+        packing.into_iter().chain(cuda::expected_kernels::<T>(plan, analysis, bytes, gpu)).collect()
+    }
+
+    fn packs_on_device(_: &BlockedPlan) -> bool {
+        true
+    }
+
+    fn pack_on_device<T: Scalar>(
+        plan: &BlockedPlan,
+        there: &CsrSource<T>,
+    ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+        let packed = device_pack::pack(plan, plan.columns(T::KIND), there)?;
+        Ok(packed.map(|packed| Arc::new(packed) as Arc<dyn DeviceMatrix<T>>))
+    }
 }
 
 /// Estimated work of a plan.
@@ -278,7 +303,8 @@ pub(crate) struct HostBlocked<T> {
     /// Entries with column indices of the matrix.
     far: Pieces<T, u32>,
     split: SplitRows,
-    /// Original position in its row of every entry of the sorted rows; empty if they were sorted.
+    /// Original position in its row of every entry, row by row in the order of the tiles; empty if
+    /// rows are sorted by column.
     order: Vec<u32>,
     scratch: cpu::Spare<T>,
 }
@@ -434,7 +460,9 @@ impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
         });
         let (mut col_idx, mut values) = (try_zeroed(entries.len())?, try_zeroed(entries.len())?);
         for row in row_ptr.windows(2).map(|ends| ends[0]..ends[1]) {
-            order::by_column(&mut entries[row.clone()]);
+            if self.order.is_empty() {
+                by_column(&mut entries[row.clone()]);
+            }
             for (k, &(col, value)) in row.clone().zip(&entries[row.clone()]) {
                 let at = self.order.get(k).map_or(k, |&position| row.start + position as usize);
                 (col_idx[at], values[at]) = (col, value);

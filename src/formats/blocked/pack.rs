@@ -2,6 +2,7 @@
 //! each. Then all pieces are filled independently.
 
 use super::cpu::Spare;
+use super::order::{self, TASK, tasks};
 use super::panel::{Panel, PanelRows};
 use super::{
     BATCH, Block, BlockedPlan, HostBlocked, LANE, PIECE, Pieces, SlotValues, SplitRows, TileTable,
@@ -10,18 +11,13 @@ use super::{
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
 use crate::matrix::{CsrColumns, CsrMatrix, CsrView};
-use crate::memory::{
-    check_room, collected, filled, joined, push, reserve, reserved, try_copied, try_zeroed,
-};
+use crate::memory::{check_room, collected, filled, joined, push, reserve, reserved, try_zeroed};
 use crate::parallel;
 use crate::{Error, Scalar};
 use bytemuck::Zeroable;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-/// Rows and entries that a task cuts into runs.
-const TASK: usize = 1 << 15;
 
 /// Entries of a row that are classified as hot or not together: a piece reads those of the runs
 /// that it begins and ends in again.
@@ -55,17 +51,19 @@ pub(super) fn pack_columns<T: Scalar>(
     columns: u32,
     a: CsrView<'_, T>,
 ) -> Result<HostBlocked<T>, Error> {
-    let (order, sorted) = sorted(a)?;
-    let a = sorted.as_ref().map_or(a, CsrMatrix::view);
     let equal = plan.packed.then(|| common(a.values())).flatten();
-    let filler = Filler { plan, a, equal };
-    let packed = match plan.x {
+    let (order, packed) = match plan.x {
         Block::Windows => {
-            let (runs, windows) = by_window(a.columns(), columns, plan)?;
+            let panels = panels(a.columns(), columns, plan)?;
+            let (order, arranged) = order::by_windows(a, &panels)?;
+            let a = arranged.as_ref().map_or(a, CsrMatrix::view);
+            let (runs, windows) = runs(a.columns(), &panels)?;
             let entries = Contiguous { a: a.columns(), windows: &windows };
+            let filler = Filler { plan, a, equal };
             let (tile_ptr, near) = filler.fill(&runs, &entries)?;
             let (_, far) = filler.fill::<u32>(&[], &entries)?;
-            Packed { hot: Vec::new(), tiles: TileTable { tile_ptr, windows }, near, far }
+            let tiles = TileTable { tile_ptr, windows };
+            (order, Packed { hot: Vec::new(), tiles, near, far })
         }
         Block::Hot => {
             let hot = hottest(a.columns(), columns as usize)?;
@@ -74,9 +72,16 @@ pub(super) fn pack_columns<T: Scalar>(
             let (near, far) = by_heat(a.columns(), &numbers)?;
             let windows = if near.is_empty() { Vec::new() } else { vec![[0, hot.len() as u32]] };
             let entries = |hot| Classified { a: a.columns(), numbers: &numbers, hot };
+            let filler = Filler { plan, a, equal };
             let (tile_ptr, near) = filler.fill(&near, &entries(true))?;
             let (_, far) = filler.fill(&far, &entries(false))?;
-            Packed { hot, tiles: TileTable { tile_ptr, windows }, near, far }
+            let order = match a.columns().are_sorted() {
+                true => Vec::new(),
+                false => order::positions(a.columns(), |_, col| {
+                    u32::from(numbers[col as usize] == COLD)
+                })?,
+            };
+            (order, Packed { hot, tiles: TileTable { tile_ptr, windows }, near, far })
         }
     };
     let Packed { hot, tiles, mut near, mut far } = packed;
@@ -105,73 +110,10 @@ pub(super) fn check(plan: &BlockedPlan, what: &str, found: u64) -> Result<u32, E
     })
 }
 
-/// For a matrix with unsorted rows: the original position of each entry of the sorted rows, and the
-/// sorted matrix. Otherwise an empty array and None.
-fn sorted<T: Scalar>(a: CsrView<'_, T>) -> Result<(Vec<u32>, Option<CsrMatrix<T>>), Error> {
-    if a.columns().are_sorted() {
-        return Ok((Vec::new(), None));
-    }
-    check_room(a.nnz().saturating_mul(size_of::<u32>()))?;
-    let order = sorted_places(a.columns());
-    let (mut col_idx, mut values) = (try_zeroed(a.nnz())?, try_zeroed(a.nnz())?);
-    for row in 0..a.nrows() {
-        let (cols, of_row) = a.row(row);
-        for k in a.row_range(row) {
-            let from = order[k] as usize;
-            (col_idx[k], values[k]) = (cols[from], of_row[from]);
-        }
-    }
-    let row_ptr = try_copied(a.row_ptr())?;
-    // SAFETY: every row has the same entries as in a checked matrix.
-    let sorted =
-        unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), row_ptr, col_idx, values) };
-    Ok((order, Some(sorted)))
-}
-
-/// Position in its row of each entry, for rows whose columns are put in order.
-fn sorted_places(a: CsrColumns<'_>) -> Vec<u32> {
-    let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
-    let places = parallel::map(tasks.len(), 1, |task| {
-        let mut places = Vec::new();
-        for row in tasks[task].clone() {
-            let (start, cols) = (places.len(), a.row(row));
-            places.extend(0..cols.len() as u32);
-            places[start..].sort_by_key(|&k| cols[k as usize]);
-        }
-        places
-    });
-    places.concat()
-}
-
-/// Cuts consecutive rows into ranges of about equal work.
-fn tasks(row_ptr: &[usize], rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let mut start = rows.start;
-    std::iter::from_fn(move || {
-        let work = |row: usize| row_ptr[row] + row;
-        let limit = work(start) + TASK;
-        let (mut end, mut beyond) = (start, rows.end + 1);
-        while beyond - end > 1 {
-            let row = usize::midpoint(end, beyond);
-            if work(row) <= limit { end = row } else { beyond = row }
-        }
-        let task = start..end.max(start + 1);
-        (start < rows.end).then(|| {
-            start = task.end;
-            task
-        })
-    })
-}
-
-/// Runs of all rows in the windows of their panels, by tile and then by row, and the first column
-/// and the width of every tile.
-fn by_window(
-    a: CsrColumns<'_>,
-    columns: u32,
-    plan: &BlockedPlan,
-) -> Result<(Vec<Run>, Vec<[u32; 2]>), Error> {
-    let rows = PanelRows::sorted(a);
-    // Panels, each with the number of its first window.
-    let mut panels: Vec<(Panel, u32)> = Vec::new();
+/// The panels of a matrix, each with the number of its first window.
+fn panels(a: CsrColumns<'_>, columns: u32, plan: &BlockedPlan) -> Result<Vec<(Panel, u32)>, Error> {
+    let rows = PanelRows::all(a);
+    let mut panels = Vec::new();
     let (mut row, mut number) = (0, 0u64);
     while row < a.nrows() {
         let panel = Panel::at(&rows, row, columns);
@@ -181,6 +123,12 @@ fn by_window(
         number = next;
     }
     check(plan, "windows", number)?;
+    Ok(panels)
+}
+
+/// Runs of all rows in the windows of their panels, by tile and then by row, and the first column
+/// and the width of every tile. Rows are in the order of their windows.
+fn runs(a: CsrColumns<'_>, panels: &[(Panel, u32)]) -> Result<(Vec<Run>, Vec<[u32; 2]>), Error> {
     // A row has at most as many runs as windows and entries; joining the lists takes as much again.
     let runs = panels.iter().map(|(panel, _)| panel.rows.len() * panel.windows as usize).sum();
     check_room(a.nnz().min(runs).saturating_mul(2 * size_of::<Run>()))?;

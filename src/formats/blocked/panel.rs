@@ -1,18 +1,11 @@
 //! Panels: rows that reuse the part of `x` they share.
 
+use super::constants::{LEAST_DENSITY, MOST_DENSITY, PANEL_ALIGN};
 use crate::Error;
 use crate::analysis::Sampler;
 use crate::matrix::CsrColumns;
 use std::collections::HashMap;
 use std::ops::Range;
-
-/// Alignment of a window's first column, in columns, so that a window is loaded by 16 bytes.
-const ALIGN: u32 = 8;
-
-/// Entries of a panel per column in its span: a panel gets no further row beyond the second number,
-/// nor beyond the first if the row would need another window. On an H200 panels of 2 took a tenth
-/// longer than those of 4, and of 8 hardly less.
-const DENSITY: (u64, u64) = (4, 8);
 
 /// A panel: consecutive rows and the span of their columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,23 +24,27 @@ impl Panel {
     /// multiple of 8.
     pub(super) fn at(rows: &PanelRows<'_>, first: usize, widest: u32) -> Self {
         let (nrows, begin) = (rows.nrows, rows.begin(first));
-        let (mut min, mut max) = (u32::MAX, 0);
-        let (mut end, mut windows) = (first, 0);
+        let (mut reach, mut end) = (Reach::NOTHING, first);
         while end < nrows {
-            let (least, most) = rows.reach(end);
-            let (least, most) = (least.min(min), most.max(max));
-            let (entries, reach) =
-                ((rows.begin(end) - begin) as u64, span(min, max).max(widest.into()));
-            let needed = span(least, most).div_ceil(widest.into());
-            if entries >= DENSITY.1 * reach || (entries >= DENSITY.0 * reach && needed > windows) {
+            let next = reach.with(rows.reach(end));
+            let entries = (rows.begin(end) - begin) as u64;
+            let span = reach.span().max(widest.into());
+            let more = next.windows(widest) > reach.windows(widest);
+            if entries >= MOST_DENSITY * span || (entries >= LEAST_DENSITY * span && more) {
                 break;
             }
-            (min, max, windows) = (least, most, needed);
+            reach = next;
             end += rows.step(end - first).min(nrows - end);
         }
-        let width = span(min, max).div_ceil(windows.max(1)).next_multiple_of(ALIGN.into());
-        let first_col = min.min(max) / ALIGN * ALIGN;
-        Self { rows: first..end, first_col, windows: windows as u32, width: width as u32 }
+        Self::over(first..end, reach, widest)
+    }
+
+    /// The panel of rows with this reach, in windows of at most `widest` columns.
+    pub(super) fn over(rows: Range<usize>, reach: Reach, widest: u32) -> Self {
+        let windows = reach.windows(widest);
+        let width = reach.span().div_ceil(windows.max(1)).next_multiple_of(PANEL_ALIGN.into());
+        let first_col = reach.least.min(reach.most) / PANEL_ALIGN * PANEL_ALIGN;
+        Self { rows, first_col, windows: windows as u32, width: width as u32 }
     }
 
     /// Returns the window of a column, and the first column behind that window.
@@ -57,7 +54,7 @@ impl Panel {
     }
 
     /// Calls `visit` with the window and the length of every run of a row: consecutive entries that
-    /// lie in the same window. The columns of the row must not decrease.
+    /// lie in the same window. The windows of the row must not decrease.
     pub(super) fn for_each_run(&self, mut cols: &[u32], mut visit: impl FnMut(u32, usize)) {
         while let Some(&first) = cols.first() {
             let (window, end) = self.window(first);
@@ -68,10 +65,31 @@ impl Panel {
     }
 }
 
-/// Number of columns from `min` to `max`, both included, counted from the aligned start of the
-/// first window; 0 if there are none.
-fn span(min: u32, max: u32) -> u64 {
-    if min > max { 0 } else { u64::from(max) + 1 - u64::from(min / ALIGN * ALIGN) }
+/// Least and largest column of some rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach {
+    pub(super) least: u32,
+    pub(super) most: u32,
+}
+
+impl Reach {
+    /// That of rows without entries.
+    const NOTHING: Self = Self { least: u32::MAX, most: 0 };
+
+    fn with(self, other: Self) -> Self {
+        Self { least: self.least.min(other.least), most: self.most.max(other.most) }
+    }
+
+    /// Number of columns, counted from the aligned start of the first window; 0 if there are none.
+    fn span(self) -> u64 {
+        let first = u64::from(self.least / PANEL_ALIGN * PANEL_ALIGN);
+        if self.least > self.most { 0 } else { u64::from(self.most) + 1 - first }
+    }
+
+    /// Number of windows of at most `widest` columns.
+    fn windows(self, widest: u32) -> u64 {
+        self.span().div_ceil(widest.into())
+    }
 }
 
 /// Rows of a matrix, as input for building panels.
@@ -95,9 +113,10 @@ enum Rows<'a> {
 }
 
 impl<'a> PanelRows<'a> {
-    /// Exact panels of a matrix whose column indices do not decrease within a row.
-    pub(super) fn sorted(a: CsrColumns<'a>) -> Self {
-        Self { nrows: a.nrows(), nnz: a.nnz(), rows: Rows::Sorted(a), sampling: usize::MAX }
+    /// Exact panels of a matrix.
+    pub(super) fn all(a: CsrColumns<'a>) -> Self {
+        let rows = if a.are_sorted() { Rows::Sorted(a) } else { Rows::Any(a) };
+        Self { nrows: a.nrows(), nnz: a.nnz(), rows, sampling: usize::MAX }
     }
 
     /// Approximate panels that begin with the rows `firsts`, of which one row in `sampling` is
@@ -141,18 +160,19 @@ impl<'a> PanelRows<'a> {
         }
     }
 
-    /// Returns the least and the largest column of a row, or `(u32::MAX, 0)` for an empty row.
-    fn reach(&self, row: usize) -> (u32, u32) {
+    /// The columns that a row reaches.
+    fn reach(&self, row: usize) -> Reach {
+        let of = |least, most| Reach { least, most };
         match &self.rows {
             Rows::Sorted(a) => match a.row(row) {
-                [] => (u32::MAX, 0),
-                cols => (cols[0], cols[cols.len() - 1]),
+                [] => Reach::NOTHING,
+                cols => of(cols[0], cols[cols.len() - 1]),
             },
             Rows::Any(a) => {
                 let columns = a.row(row).iter();
-                columns.fold((u32::MAX, 0), |(min, max), &col| (min.min(col), max.max(col)))
+                columns.fold(Reach::NOTHING, |reach, &col| reach.with(of(col, col)))
             }
-            Rows::Examined(rows) => rows[&row].1.into(),
+            Rows::Examined(rows) => of(rows[&row].1[0], rows[&row].1[1]),
         }
     }
 
@@ -165,11 +185,12 @@ impl<'a> PanelRows<'a> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::Scalar;
     use crate::matrix::CsrMatrix;
 
     /// The panels of a matrix with sorted rows.
-    pub(in super::super) fn panels(a: &CsrMatrix<f32>, widest: u32) -> Vec<Panel> {
-        let rows = PanelRows::sorted(a.view().columns());
+    pub(in super::super) fn panels<T: Scalar>(a: &CsrMatrix<T>, widest: u32) -> Vec<Panel> {
+        let rows = PanelRows::all(a.view().columns());
         let mut panels: Vec<Panel> = Vec::new();
         while panels.last().map_or(0, |panel| panel.rows.end) < a.nrows() {
             let first = panels.last().map_or(0, |panel| panel.rows.end);

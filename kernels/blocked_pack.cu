@@ -1,0 +1,212 @@
+// Packing of cache blocks on a GPU: pieces, their targets and their contents.
+
+#include "common.cuh"
+#include "blocked_pack.cuh"
+
+constexpr u32 LANE_SLOTS = LANE;
+constexpr u32 BATCH_SLOTS = WARP * LANE_SLOTS;
+constexpr u32 PIECE_SLOTS = BATCHES * BATCH_SLOTS;
+
+// Entries before every tile.
+KERNEL(blocked_pack_tiles)(const Tile *tiles, u32 count, const u64 *before, u32 *first_entries) {
+    u64 t = thread_id();
+    if (t < count) first_entries[t] = entries_of(before[tiles[t].first_cell]);
+}
+
+// Cell behind the runs that begin before each piece, and whether one of these continues there.
+KERNEL(blocked_pack_pieces)(const Tile *tiles, u32 count, const u64 *before, u32 pieces, u32 *cells, u64 *cuts) {
+    u64 piece = thread_id();
+    if (piece >= pieces) return;
+    Tile tile = tiles[first_of(0u, count, [=](u32 t) { return tiles[t].first_piece > piece; }) - 1];
+    u32 entry = tile.first_entry + (u32(piece) - tile.first_piece) * PIECE_SLOTS;
+    u32 cell = first_of(tile.first_cell, tile.first_cell + tile.rows, [=](u32 i) { return entries_of(before[i]) >= entry; });
+    cells[piece] = cell;
+    cuts[piece] = entries_of(before[cell]) > entry;
+}
+
+// First part of a run in every piece. `cuts` are prefix sums.
+KERNEL(blocked_pack_piece_ptr)(const u64 *before, const u32 *cells, const u64 *cuts, u32 pieces, u32 all, u32 *piece_ptr) {
+    u64 piece = thread_id();
+    if (piece <= pieces) piece_ptr[piece] = (piece < pieces ? runs_of(before[cells[piece]]) : all) + u32(cuts[piece]);
+}
+
+// Calls `visit(cell, first piece, last piece)` for the runs of a row.
+template <typename Visit>
+__device__ __forceinline__ void visit_runs(const Panel *panels, u32 count, const Tile *tiles, const u64 *before, u32 row, Visit visit) {
+    Panel panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
+    for (u32 window = 0; window < panel.windows; ++window) {
+        const Tile &tile = tiles[panel.first_tile + window];
+        u32 cell = tile.first_cell + (row - tile.first_row);
+        u32 start = entries_of(before[cell]) - tile.first_entry, end = entries_of(before[cell + 1ull]) - tile.first_entry;
+        if (end > start) visit(cell, tile.first_piece + start / PIECE_SLOTS, tile.first_piece + (end - 1) / PIECE_SLOTS);
+    }
+}
+
+// Adds the parts of the runs of every row.
+KERNEL(blocked_pack_parts)(const Panel *panels, u32 count, const Tile *tiles, const u64 *before, u32 nrows, u32 *parts) {
+    u64 row = thread_id();
+    if (row >= nrows) return;
+    u32 all = parts[row];
+    visit_runs(panels, count, tiles, before, u32(row), [&](u32, u32 from, u32 to) { all += to - from + 1; });
+    parts[row] = all;
+}
+
+// Numbers of the rows that do not have one part: their parts above 32 bits, and 1 below.
+KERNEL(blocked_pack_split)(const u32 *parts, u32 nrows, u64 *numbers) {
+    u64 row = thread_id();
+    if (row < nrows) numbers[row] = parts[row] == 1 ? 0 : both(parts[row], 1);
+}
+
+// Rows that do not have one part, the first part of each, and the first target of every row.
+KERNEL(blocked_pack_rows)(u32 *parts, u32 nrows, const u64 *before, u32 *split_rows, u32 *split_ptr) {
+    u64 row = thread_id();
+    if (row > nrows) return;
+    u32 first = entries_of(before[row]), place = runs_of(before[row]);
+    if (row == nrows) {
+        split_ptr[place] = first;
+    } else if (parts[row] == 1) {
+        parts[row] = u32(row);
+    } else {
+        split_rows[place] = u32(row);
+        split_ptr[place] = first;
+        parts[row] = nrows + first;
+    }
+}
+
+// Targets of the parts of every row, from the next target of the row on.
+KERNEL(blocked_pack_targets)(const Panel *panels, u32 count, const Tile *tiles, const u64 *before, u32 nrows, const u32 *piece_ptr,
+                             const u64 *cuts, u32 *next, u32 *targets) {
+    u64 row = thread_id();
+    if (row >= nrows) return;
+    u32 target = next[row];
+    visit_runs(panels, count, tiles, before, u32(row), [&](u32 cell, u32 from, u32 to) {
+        targets[runs_of(before[cell]) + u32(cuts[from + 1ull])] = target++;
+        // A part that continues is the first of its piece.
+        for (u32 piece = from + 1; piece <= to; ++piece) targets[piece_ptr[piece]] = target++;
+    });
+    next[row] = target;
+}
+
+// Position in the matrix of the next entries of a class, from number `entry` on.
+struct Cursor {
+    Class entries;
+    u64 word;
+    u32 left;
+
+    __device__ __forceinline__ explicit Cursor(Class entries) : entries(entries), word(0), left(0) {}
+    __device__ __forceinline__ void find(u32 entry) {
+        u64 words = (entries.nnz + WARP - 1) / WARP;
+        const Class &all = entries;
+        word = first_of(u64(0), words, [=](u64 w) { return all.earlier(w) > entry; }) - 1;
+        left = entries.mask(word);
+        for (u32 skipped = u32(entry - entries.earlier(word)); skipped > 0; --skipped) left &= left - 1;
+    }
+    __device__ __forceinline__ u64 at(u32 entry) {
+        if (left == 0) find(entry);
+        u64 k = word * WARP + (__ffs(left) - 1);
+        left &= left - 1;
+        return k;
+    }
+};
+
+// Fills pieces, with a warp per batch.
+
+// Blocks per multiprocessor, so that a thread has registers for all numbers of its lane.
+constexpr u32 FILL_BLOCKS = 3;
+
+// Stores the numbers of a lane in a batch: 16 bytes of every lane, then the next 16 bytes.
+template <typename N>
+__device__ __forceinline__ void put(N *to, u64 batch, const N (&own)[LANE_SLOTS]) {
+    constexpr u32 LOADS = LANE_SLOTS * sizeof(N) / 16, EACH = LANE_SLOTS / LOADS;
+    uint4 *at = reinterpret_cast<uint4 *>(to + batch * BATCH_SLOTS);
+#pragma unroll
+    for (u32 l = 0; l < LOADS; ++l) {
+        alignas(16) N part[EACH];
+#pragma unroll
+        for (u32 k = 0; k < EACH; ++k) part[k] = own[l * EACH + k];
+        at[l * WARP + lane_id()] = *reinterpret_cast<const uint4 *>(part);
+    }
+}
+
+// C is the type of a column, and `locate(cell, entry)` gives the position in the matrix of an entry
+// of a cell, `column(tile, col)` its column in the tile.
+template <typename B, typename C, typename Locate, typename Column>
+__device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const Tile *tiles, u32 count, const u64 *before, u32 pieces,
+                                     void *cols, B *stored, u16 *flags, Locate locate, Column column) {
+    u64 batch = thread_id() / WARP;
+    if (batch >= u64(pieces) * BATCHES) return;
+    u32 piece = u32(batch / BATCHES);
+    Tile tile = tiles[first_of(0u, count, [=](u32 t) { return tiles[t].first_piece > piece; }) - 1];
+    u32 slot = u32(batch % BATCHES) * BATCH_SLOTS + lane_id() * LANE_SLOTS;
+    u64 first = tile.first_entry + u64(piece - tile.first_piece) * PIECE_SLOTS + slot;
+    u32 beyond = tile.first_cell + tile.rows, end = entries_of(before[beyond]);
+    auto behind = [=](u64 entry) { return [=](u32 i) { return entries_of(before[i]) > entry; }; };
+    C own_cols[LANE_SLOTS];
+    B own_values[LANE_SLOTS];
+    u32 ends = 0, cell = 0, cell_end = 0;
+#pragma unroll
+    for (u32 u = 0; u < LANE_SLOTS; ++u) {
+        u64 entry = first + u;
+        own_cols[u] = 0;
+        own_values[u] = 0;
+        if (entry >= end) continue;
+        if (u == 0 || entry >= cell_end) {
+            cell = first_of(u == 0 ? tile.first_cell : cell + 1, beyond, behind(entry)) - 1;
+            cell_end = entries_of(before[cell + 1ull]);
+        }
+        u64 k = locate(tile, cell, u32(entry));
+        own_cols[u] = C(column(tile, col_idx[k]));
+        if (stored) own_values[u] = values[k];
+        if (entry + 1 == cell_end || slot + u + 1 == PIECE_SLOTS) ends |= 1u << u;
+    }
+    put(static_cast<C *>(cols), batch, own_cols);
+    if (stored) put(stored, batch, own_values);
+    u32 earlier = __popc(ends);
+#pragma unroll
+    for (u32 apart = 1; apart < WARP; apart *= 2) {
+        u32 other = __shfl_up_sync(ALL_LANES, earlier, apart);
+        if (lane_id() >= apart) earlier += other;
+    }
+    flags[batch * WARP + lane_id()] = u16(ends | (earlier - __popc(ends)) << LANE_SLOTS);
+}
+
+// Windows have `firsts` and may have an `order`, near and far entries `masks` and their sums, near
+// ones `places`.
+#define FILL(SUFFIX, B)                                                                                                         \
+    KERNEL_WITH(blocked_pack_window_##SUFFIX, FILL_BLOCKS)                                                                      \
+        (const u64 *row_ptr, const u32 *col_idx, const B *values, const Tile *tiles, u32 count, const u64 *before, u32 pieces,  \
+         const u32 *firsts, const u32 *order, const u32 *masks, const u64 *hot_before, u64 nnz, const u32 *places, void *cols,  \
+         B *stored, u16 *flags) {                                                                                               \
+        auto locate = [=](const Tile &tile, u32 cell, u32 entry) {                                                              \
+            u64 start = row_ptr[tile.first_row + (cell - tile.first_cell)];                                                     \
+            u64 k = start + firsts[cell] + (entry - entries_of(before[cell]));                                                  \
+            return order ? start + order[k] : k;                                                                                \
+        };                                                                                                                      \
+        auto column = [](const Tile &tile, u32 col) { return col - tile.first_col; };                                           \
+        fill<B, u16>(col_idx, values, tiles, count, before, pieces, cols, stored, flags, locate, column);                       \
+    }                                                                                                                           \
+    KERNEL_WITH(blocked_pack_near_##SUFFIX, FILL_BLOCKS)                                                                        \
+        (const u64 *row_ptr, const u32 *col_idx, const B *values, const Tile *tiles, u32 count, const u64 *before, u32 pieces,  \
+         const u32 *firsts, const u32 *order, const u32 *masks, const u64 *hot_before, u64 nnz, const u32 *places, void *cols,  \
+         B *stored, u16 *flags) {                                                                                               \
+        Cursor cursor{Class{masks, hot_before, nnz, true}};                                                                     \
+        auto locate = [&](const Tile &, u32, u32 entry) { return cursor.at(entry); };                                           \
+        auto column = [=](const Tile &, u32 col) { return places[col]; };                                                       \
+        fill<B, u16>(col_idx, values, tiles, count, before, pieces, cols, stored, flags, locate, column);                       \
+    }                                                                                                                           \
+    KERNEL_WITH(blocked_pack_far_##SUFFIX, FILL_BLOCKS)                                                                         \
+        (const u64 *row_ptr, const u32 *col_idx, const B *values, const Tile *tiles, u32 count, const u64 *before, u32 pieces,  \
+         const u32 *firsts, const u32 *order, const u32 *masks, const u64 *hot_before, u64 nnz, const u32 *places, void *cols,  \
+         B *stored, u16 *flags) {                                                                                               \
+        Cursor cursor{Class{masks, hot_before, nnz, false}};                                                                    \
+        auto locate = [&](const Tile &, u32, u32 entry) { return cursor.at(entry); };                                           \
+        auto column = [](const Tile &, u32 col) { return col; };                                                                \
+        fill<B, u32>(col_idx, values, tiles, count, before, pieces, cols, stored, flags, locate, column);                       \
+    }                                                                                                                           \
+    KERNEL(blocked_pack_differ_##SUFFIX)(const B *values, u64 count, u32 *differ) {                                             \
+        u64 i = thread_id();                                                                                                    \
+        if (i < count && values[i] != values[0]) *differ = 1;                                                                   \
+    }
+
+FILL(f32, u32)
+FILL(f64, u64)
