@@ -1,4 +1,4 @@
-"""Reads one Matrix Market file with sparseop and with fast_matrix_market, in turn, and compares the medians.
+"""Reads one Matrix Market file with sparseop and with fast_matrix_market, alternating, and compares the medians.
 
     pip install fast-matrix-market scipy numpy
     python benches/peers/read_market.py FILE.mtx [--rounds 7] [--threads 2]

@@ -19,8 +19,8 @@ Tables go to stderr, one JSON object per matrix and dtype to stdout.
 
 How it measures. MKL is its inspector-executor: a 32-bit-index CSR handle, mv hint of 10000 calls, optimize, then
 mkl_sparse_?_mv. SciPy is `csr @ x`: one thread, and it allocates y, as its users have it. Every answer is first held
-against a float64 product: max over rows of |error| / sum |a x|. Engines then take turns; a turn is one untimed call
-and a timed batch of calls that lasts 2 ms or more, for at least 20 turns and 1 s an engine. The cost of reaching MKL
+against a float64 product: max over rows of |error| / sum |a x|. Engines are then timed in rounds; in a round each has one untimed call
+and a timed batch of calls that lasts 2 ms or more, for at least 20 rounds and 1 s an engine. The cost of reaching MKL
 through ctypes, measured by a call that MKL refuses at once, is subtracted and reported as `call_us`. The whole is
 repeated `--alternations` times, alternating with sparseop, because machines drift: `median_us` is the median of the
 medians, `min_us` the least sample, `spread` the largest median over the smallest. `busy` is CPU time over wall time
@@ -168,7 +168,7 @@ def batch(call, times):
 
 
 def time_peers(mkl, a, x, seconds):
-    """One alternation of the peers: checks their answers, then times them in turns."""
+    """One alternation of the peers: checks their answers, then times them in rounds."""
     y = aligned(np.full(a.shape[0], np.nan, a.dtype))
     exact = (a64 := a.astype(np.float64)) @ x.astype(np.float64)
     scale = abs(a64) @ abs(x.astype(np.float64))
@@ -233,7 +233,7 @@ def time_sparseop(binary, extra, cpus, path, dtype, nnz):
 
 
 def merge(alternations):
-    """One run an engine: the last alternation's facts, the median of medians and the least of minima."""
+    """One run an engine: the values of the last alternation, but the median of medians and the least of minima."""
     merged = []
     for engine in dict.fromkeys(engine for runs in alternations for engine in runs):
         runs = [runs[engine] for runs in alternations if engine in runs]

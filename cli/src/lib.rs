@@ -1,7 +1,7 @@
 //! Program `sparseop` of auto-tuned sparse matrix–vector products (SpMV): one file for each
 //! subcommand, and shared code.
 //!
-//! A library, so that packages for other languages can bring the program along; [`run`] is all of
+//! A library, so that packages for other languages can contain the program; [`run`] is all of
 //! it.
 
 #[macro_use]

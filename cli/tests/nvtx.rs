@@ -54,14 +54,14 @@ fn ranges_are_those_of_the_spans_with_a_profiler() {
     };
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     assert_eq!(ranges(folder.path(), true), ["> sparseop", "<"], "no profiler is attached");
-    let told = ranges(folder.path(), false);
-    let pushed: Vec<&str> = told.iter().filter_map(|line| line.strip_prefix("> ")).collect();
+    let calls = ranges(folder.path(), false);
+    let pushed: Vec<&str> = calls.iter().filter_map(|line| line.strip_prefix("> ")).collect();
     let firsts: Vec<&str> = pushed.iter().map(|line| line.split(' ').next().unwrap()).collect();
     assert!(
         firsts.contains(&"sparseop::analyze") && firsts.contains(&"sparseop::apply"),
-        "{told:?}"
+        "{calls:?}"
     );
     let apply = pushed.iter().find(|line| line.starts_with("sparseop::apply")).unwrap();
     assert!(apply.contains(" plan=") && apply.contains(" rows=10000 "), "{apply}");
-    assert_eq!(pushed.len() * 2, told.len(), "every range ends");
+    assert_eq!(pushed.len() * 2, calls.len(), "every range ends");
 }

@@ -68,7 +68,10 @@ struct Times {
 impl Times {
     /// Prints times and efficiencies, for `share` times as many devices as `base` has.
     fn print(&self, base: &Self, share: f64) {
-        let of = |base: f64, own: f64| format!("{own:.1} µs ({:.0} %)", base / own / share * 100.0);
+        let of = |base: f64, own: f64| {
+            let efficiency = base / own / share * 100.0;
+            format!("{own:.1} µs ({efficiency:.0} %)")
+        };
         let product = of(base.product, self.product);
         println!("product {product}, iteration {}", of(base.iteration, self.iteration));
     }

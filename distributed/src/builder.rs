@@ -136,7 +136,7 @@ impl DistributedBuilder {
         };
         let parts = on_threads(&ranks, ranks.clone(), build)?;
         let (row_ptr, link) = (listed(row_ptr.iter().copied())?, self.link);
-        Ok(DistributedOp { ranks, parts, partition, row_ptr, link, turn: Mutex::default() })
+        Ok(DistributedOp { ranks, parts, partition, row_ptr, link, lock: Mutex::default() })
     }
 
     /// Builds the part of a rank from its rows, with the columns of the whole matrix. All ranks

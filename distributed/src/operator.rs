@@ -33,7 +33,7 @@ pub struct DistributedOp<T: Scalar> {
     pub(crate) row_ptr: Vec<usize>,
     pub(crate) link: Link,
     /// Locked by the thread whose call runs on the parts.
-    pub(crate) turn: Mutex<()>,
+    pub(crate) lock: Mutex<()>,
 }
 
 impl<T: Scalar> DistributedOp<T> {
@@ -209,7 +209,7 @@ impl<T: Scalar> DistributedOp<T> {
         items: Vec<I>,
         body: impl Fn(&PartOp<T>, I) -> Result<R, Error> + Sync,
     ) -> Result<Vec<R>, Error> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let items = self.parts.iter().zip(items).collect();
         on_threads(&self.ranks, items, |(part, item)| body(part, item))
     }

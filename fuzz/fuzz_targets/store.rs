@@ -17,8 +17,9 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::{fs, process};
 
-/// A store in memory where there is such a folder, the key of an entry, and its file.
-struct Place {
+/// An entry of a store, with its key and its file. The store is in a folder in memory, if the system
+/// has one.
+struct StoredEntry {
     store: Store,
     key: DecisionKey,
     device: DeviceSpec,
@@ -26,7 +27,7 @@ struct Place {
     text: Vec<u8>,
 }
 
-static PLACE: LazyLock<Place> = LazyLock::new(|| {
+static ENTRY: LazyLock<StoredEntry> = LazyLock::new(|| {
     let store =
         Store::below(&sparseop_fuzz::folder().join(format!("sparseop-fuzz-{}", process::id())));
     let a = "poisson2d,n=4".parse::<Spec>().unwrap().generate::<f32>().unwrap();
@@ -59,7 +60,7 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     store.keep(&StoredDecision::now(key.clone(), &device, timing_run)).unwrap();
     let file = fs::read_dir(store.folder()).unwrap().next().unwrap().unwrap().path();
     let text = fs::read(&file).unwrap();
-    Place { store, key, device, file, text }
+    StoredEntry { store, key, device, file, text }
 });
 
 /// The entry without its last line, the checksum.
@@ -69,7 +70,7 @@ fn unsealed(entry: &[u8]) -> &[u8] {
 }
 
 fuzz_target!(|edits: &[u8]| {
-    let Place { store, key, device, file, text } = &*PLACE;
+    let StoredEntry { store, key, device, file, text } = &*ENTRY;
     let written = match edits.split_first() {
         Some((first, edits)) if first % 2 == 1 => {
             let text = edited(unsealed(text), edits);

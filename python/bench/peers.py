@@ -1,4 +1,4 @@
-"""Products against other libraries of Python: `op @ x` and `A @ x` in turns, medians of rounds.
+"""Products against other libraries of Python: `op @ x` and `A @ x` alternating, medians of rounds.
 
     python peers.py cpu                  SciPy, on this CPU
     python peers.py gpu                  CuPy and PyTorch, on this GPU, and CG
@@ -99,7 +99,7 @@ def timed(call, wait, calls):
 
 
 def compare(candidates, wait, rounds, seconds=0.02):
-    """Median seconds of each, measured in turns."""
+    """Median seconds of each, measured alternating."""
     calls = {}
     for name, call in candidates.items():
         call()

@@ -1,4 +1,4 @@
-"""What a wheel brings: compiled kernels, and an import that does not look at them."""
+"""Contents of a wheel: compiled kernels, and an import that does not look at them."""
 
 import os
 import subprocess

@@ -368,19 +368,19 @@ fn progress_starts_at_the_initial_x() {
     let a = poisson::<f64>();
     let op = op(&Device::Cpu, &a);
     let b = vec![1.0; 1600];
-    let told = std::cell::RefCell::new(Vec::new());
+    let calls = std::cell::RefCell::new(Vec::new());
     let mut solver = SolverBuilder::new(Method::Cg)
         .progress(|progress| {
-            told.borrow_mut().push(progress);
+            calls.borrow_mut().push(progress);
             Continue(())
         })
         .build(&op)
         .unwrap();
     let mut x = vec![0.0; 1600];
     let report = solver.solve(&b, &mut x).unwrap();
-    let first: Vec<f64> = told.borrow().iter().map(|progress| progress.residual).collect();
+    let first: Vec<f64> = calls.borrow().iter().map(|progress| progress.residual).collect();
     assert_eq!(first, report.history);
-    assert_eq!(told.borrow().last().unwrap().iterations, report.iterations);
+    assert_eq!(calls.borrow().last().unwrap().iterations, report.iterations);
     assert_eq!(report.history[0], 1.0);
     let again = solver.solve(&b, &mut x).unwrap();
     assert_eq!((again.iterations, again.residual), (0, report.residual));

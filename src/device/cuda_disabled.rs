@@ -338,12 +338,12 @@ impl Queue {
     }
 
     /// Locks the queue against launches of other threads between those of one product.
-    pub(crate) fn turn(&self) -> Result<MutexGuard<'_, ()>, Error> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, ()>, Error> {
         match self.never {}
     }
 
-    /// As [`turn`](Self::turn), for work that is waited for.
-    pub(crate) fn turn_to_wait(&self, _: &str) -> Result<MutexGuard<'_, ()>, Error> {
+    /// As [`lock`](Self::lock), for work that is waited for.
+    pub(crate) fn lock_to_wait(&self, _: &str) -> Result<MutexGuard<'_, ()>, Error> {
         match self.never {}
     }
 

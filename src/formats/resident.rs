@@ -88,7 +88,7 @@ impl<T: Scalar> ResidentMatrix<T> {
         match (self, stream.queue()) {
             (Self::Gpu(_, matrix), Some(queue)) => {
                 // Not held during a wait, in which this thread may run other work.
-                let _turn = if matrix.waits() { None } else { Some(queue.turn()?) };
+                let _lock = if matrix.waits() { None } else { Some(queue.lock()?) };
                 keep(queue, matrix, [x, y]);
                 // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for
                 // work that uses it, and a graph keeps it.

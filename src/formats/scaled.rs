@@ -165,7 +165,7 @@ impl<T: Scalar> Scaler<T> {
     ) -> Result<(), Error> {
         let (alpha, beta) = (by.alpha.known(), by.beta.known());
         // Not held during a wait, in which this thread may run other work.
-        let mut turn = if waits { None } else { Some(queue.turn()?) };
+        let mut lock = if waits { None } else { Some(queue.lock()?) };
         // SAFETY: the caller's promise, for all of it; a product that is not in `y` has as many
         // elements.
         unsafe {
@@ -192,8 +192,8 @@ impl<T: Scalar> Scaler<T> {
             if needed {
                 multiply(product)?;
             }
-            if turn.is_none() {
-                turn = Some(queue.turn()?);
+            if lock.is_none() {
+                lock = Some(queue.lock()?);
             }
             let kernel = self.on_gpu(gpu)?.kernel;
             for first in (0..self.nrows).step_by(LAUNCH_ROWS) {
@@ -204,7 +204,7 @@ impl<T: Scalar> Scaler<T> {
                 let params = kernels::scaled::Scaled { product, nrows: rows as u32, out };
                 kernel.launch(queue, Launch::over(rows, 1).with(params))?;
             }
-            drop(turn);
+            drop(lock);
             Ok(())
         }
     }

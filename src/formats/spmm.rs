@@ -292,10 +292,10 @@ impl<T: Scalar> ResidentMatrix<T> {
                     let multiply = |y| self.enqueue_spmm_at(data, queue, shape, x.ptr(), y);
                     match scaled {
                         None => {
-                            let _turn = queue.turn()?;
+                            let _lock = queue.lock()?;
                             multiply(y.ptr())
                         }
-                        // Takes the turn itself.
+                        // Locks the queue itself.
                         Some((scaler, by)) => {
                             let fused = &|| Ok(false);
                             scaler.enqueue_scale(*gpu, queue, y.ptr(), by, false, &multiply, fused)
@@ -331,7 +331,7 @@ fn to_row_major<T: Scalar>(x: &[T], len: usize, count: usize, copy: &mut [T]) {
     });
 }
 
-/// SpMM on a GPU, with the means to bring vectors into row-major order.
+/// SpMM on a GPU, with the kernels that copy vectors to row-major order.
 #[derive(Debug)]
 pub(crate) struct GpuSpmm<T: Scalar> {
     spmm: Box<dyn DeviceSpmm<T>>,

@@ -211,7 +211,7 @@ impl Updater {
                 gpu.synchronize()?;
                 let arrays = matrix.values().expect("as above");
                 // SAFETY: the arrays have every slot, and nothing else is running.
-                unsafe { self.bring(*gpu, values, arrays) }
+                unsafe { self.upload_to_slots(*gpu, values, arrays) }
             }
             _ => unreachable!("a matrix stays on its device"),
         }
@@ -243,10 +243,10 @@ impl Updater {
                 unsafe {
                     match (values, matrix.encoded().and_then(|encoded| encoded.narrow())) {
                         (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
-                            self.bring(*gpu, &values, arrays)
+                            self.upload_to_slots(*gpu, &values, arrays)
                         }
                         (Narrowed::Singles(values), Some(Narrowed::Singles(arrays))) => {
-                            self.bring(*gpu, &values, arrays)
+                            self.upload_to_slots(*gpu, &values, arrays)
                         }
                         _ => unreachable!("it had them when this was made"),
                     }
@@ -277,7 +277,7 @@ impl Updater {
                 let encoded = matrix.encoded().expect("as above");
                 if let Some(arrays) = encoded.codes() {
                     // SAFETY: the arrays have every slot, and nothing else is running.
-                    unsafe { self.bring(*gpu, codes, arrays)? };
+                    unsafe { self.upload_to_slots(*gpu, codes, arrays)? };
                 }
                 encoded.write_dictionary(gpu.queue(), &dictionary)
             }
@@ -291,7 +291,7 @@ impl Updater {
     ///
     /// There is a value for every entry; the arrays have every slot, and nothing else uses them
     /// meanwhile.
-    unsafe fn bring<N: Copy>(
+    unsafe fn upload_to_slots<N: Copy>(
         &self,
         gpu: Gpu,
         values: &[N],
@@ -326,7 +326,7 @@ impl Updater {
         if self.storage != ValueStorage::Plain {
             return Err(self.refused(NoArrays::UNCHECKED));
         }
-        let _turn = queue.turn()?;
+        let _lock = queue.lock()?;
         keep(queue, matrix, [values]);
         if let (true, Some(slots)) = (queue.records(), slots) {
             queue.keep(slots.clone());

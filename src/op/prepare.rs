@@ -316,7 +316,7 @@ pub(super) fn get_or_make<'a, V>(
         return Ok(made);
     }
     let alone = rayon::current_thread_index().is_none();
-    let _turn = alone.then(|| making.lock().unwrap_or_else(PoisonError::into_inner));
+    let _lock = alone.then(|| making.lock().unwrap_or_else(PoisonError::into_inner));
     if let Some(made) = cell.get() {
         return Ok(made);
     }

@@ -18,16 +18,16 @@ const ROUNDS: usize = 30;
 struct Chain<T: Scalar> {
     stream: Stream,
     starts: [DeviceVec<T>; 2],
-    /// Written and read alternately: a launch writes the vector that the launch before reads, and
-    /// reads the vector that the launch before that read.
+    /// Each is written by every other launch, and read by the ones between: a launch reads the
+    /// vector that the previous launch writes, and writes the one that it reads.
     between: [DeviceVec<T>; 2],
 }
 
 impl<T: Scalar> Chain<T> {
     fn new(device: &Device, len: usize) -> Self {
-        let start = |turn| {
+        let start = |shift| {
             let mut x = x_vector::<T>(len);
-            x.rotate_left(turn);
+            x.rotate_left(shift);
             DeviceVec::from_slice(device, &x).unwrap()
         };
         Self {

@@ -13,8 +13,8 @@ use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
 use crate::formats::{Plan, csr};
 
-/// Largest allowed estimate of a candidate, in estimates of `csr(balanced)`: lower than the 2 that
-/// is meant by the spread of the estimates.
+/// Largest allowed estimate of a candidate, over that of `csr(balanced)`. Measured times are to
+/// differ by a factor of 2 at most. Both estimates have errors, so that their limit is lower.
 const MOST: f64 = 1.4;
 
 /// Smallest number of entries for which the rule applies.

@@ -113,9 +113,9 @@ pub fn judge<T: Scalar>(
     let product = |op: &SparseOp<T>| op.apply_device(&stream, &x, &mut y.borrow_mut());
     let all: Vec<&SparseOp<T>> = std::iter::once(op).chain(&rivals).collect();
     let (stream, product) = (&stream, &product);
-    let mut turns: Vec<_> =
+    let mut timed: Vec<_> =
         all.iter().map(|&op| move |repeats| time_batch(stream, repeats, || product(op))).collect();
-    let mut batches: Vec<&mut TimedBatch<'_>> = turns.iter_mut().map(|t| t as _).collect();
+    let mut batches: Vec<&mut TimedBatch<'_>> = timed.iter_mut().map(|batch| batch as _).collect();
     // Half of the rounds determine the fastest plan, the other half the regret.
     let policy = Policy { min_rounds: 2 * policy.min_rounds, ..policy };
     let mut samples: Vec<Samples> =

@@ -6,13 +6,13 @@ use sparseop::tuning::profile::Fit;
 use std::fs;
 use std::time::Duration;
 
-/// Median over least time from which the rounds of a run disagree.
+/// Ratio of the median to the least time of a run above which its rounds disagree.
 const DISAGREE: f64 = 1.3;
 
 /// Share of the runs that may disagree: rounds of single plans do so on idle machines.
 const TOLERATED: f64 = 0.25;
 
-/// Bandwidth of a copy over that of the profile below which memory is not available as measured.
+/// Ratio of the bandwidth of a copy to that of the profile below which the copy is slow.
 const SLOW_COPY: f64 = 0.5;
 
 /// Describes the disagreement of the rounds, if many runs have it.

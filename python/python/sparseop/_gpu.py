@@ -1,4 +1,4 @@
-"""NVRTC, the compiler of kernels, from the packages of Python that bring it."""
+"""NVRTC, the compiler of kernels, from the Python packages that contain it."""
 
 import functools
 

@@ -1,5 +1,5 @@
 //! DLPack, version 0 of its structures, which every library has: arrays borrowed from others, and
-//! vectors in GPU memory handed to them. The crates for it bring a device layer of their own.
+//! vectors in GPU memory handed to them. The crates for it have a device layer of their own.
 
 use super::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType};
 use crate::error::{Exception, raised};

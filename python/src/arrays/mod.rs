@@ -95,7 +95,7 @@ impl Display for ArrayPlace {
     }
 }
 
-/// An array of a caller, who keeps it alive.
+/// An array of the caller, which keeps it alive.
 #[derive(Debug)]
 pub(crate) struct ArrayRef {
     pub(crate) library: ArrayLibrary,

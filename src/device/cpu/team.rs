@@ -24,14 +24,14 @@ pub(super) type MemberMain = Box<dyn FnOnce() + Send>;
 /// The members of the team and their current work.
 pub(super) struct Team {
     /// Held while a product is shared: one at a time.
-    turn: Mutex<()>,
+    lock: Mutex<()>,
     /// Odd while there is work; every change increments it.
     epoch: AtomicU64,
     /// Number of members other than the caller that may be reading the work.
     active: AtomicUsize,
     /// True if a part run by another member has panicked.
     failed: AtomicBool,
-    /// Written only by the thread that holds `turn`, while there is no work and no member is
+    /// Written only by the thread that holds `lock`, while there is no work and no member is
     /// active.
     work: UnsafeCell<Option<TeamTask>>,
     /// Next part of every member's share.
@@ -79,7 +79,7 @@ impl Team {
         spawn: impl Fn(Builder, MemberMain) -> io::Result<JoinHandle<()>>,
     ) -> Option<&'static Self> {
         let team: &'static Self = Box::leak(Box::new(Self {
-            turn: Mutex::new(()),
+            lock: Mutex::new(()),
             epoch: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
@@ -102,8 +102,8 @@ impl Team {
 
     /// As [`share`], on this team.
     pub(super) fn share(&self, parts: usize, body: &Body<'_>) -> bool {
-        let _turn = match self.turn.try_lock() {
-            Ok(turn) => turn,
+        let _lock = match self.lock.try_lock() {
+            Ok(lock) => lock,
             // A body that panicked leaves the team in a valid state: `Open` restores it.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,

@@ -19,7 +19,7 @@ impl Queue {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
         let gpu = self.gpu();
         {
-            let _turn = self.turn()?;
+            let _lock = self.lock()?;
             self.synchronize()?;
             let _gate = self.unwaited();
             let mut recorded = self.recorded();
@@ -31,7 +31,7 @@ impl Queue {
         }
         let worked = catch_unwind(AssertUnwindSafe(work));
         let (graph, kept) = {
-            let _turn = self.turn()?;
+            let _lock = self.lock()?;
             let mut recorded = self.recorded();
             let graph = self.call("end a capture", || {
                 // SAFETY: the capture was begun above.
@@ -95,7 +95,7 @@ impl Recording {
     /// Enqueues the captured work. Fails while another graph is being captured, because that graph
     /// would not own the memory that this one uses.
     pub(crate) fn launch(&self, queue: &Queue) -> Result<(), Error> {
-        let _turn = queue.turn()?;
+        let _lock = queue.lock()?;
         if queue.records() {
             return Err(Error::NotCapturable {
                 plan: "a graph".to_owned(),

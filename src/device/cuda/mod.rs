@@ -338,11 +338,11 @@ impl Gpu {
         }
         // Threads that need the same code wait for the first.
         let unit = (module, compiler::is_selectable(module).then(|| name.to_owned()));
-        let turn = {
+        let lock = {
             let mut loading = self.0.loading.lock().unwrap_or_else(PoisonError::into_inner);
             loading.entry(unit).or_default().clone()
         };
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(loaded) = self.loaded(module, name) {
             return Ok(loaded);
         }

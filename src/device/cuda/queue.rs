@@ -189,8 +189,8 @@ impl Queue {
     /// # Errors
     ///
     /// [`Error::Gpu`] while another thread captures a graph: enqueued work would become part of it.
-    pub(crate) fn turn(&self) -> Result<MutexGuard<'_, ()>, Error> {
-        let turn = self.0.order.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, ()>, Error> {
+        let lock = self.0.order.lock().unwrap_or_else(PoisonError::into_inner);
         match self.recorded().as_ref() {
             Some(recorded) if recorded.thread != thread::current().id() => Err(Error::Gpu {
                 device: self.0.gpu.to_string(),
@@ -198,19 +198,19 @@ impl Queue {
                 code: None,
                 message: "another thread captures a graph from it; use another stream".to_owned(),
             }),
-            _ => Ok(turn),
+            _ => Ok(lock),
         }
     }
 
-    /// As [`turn`](Self::turn), for work that is waited for, such as copies from and to host
+    /// As [`lock`](Self::lock), for work that is waited for, such as copies from and to host
     /// memory.
     ///
     /// # Errors
     ///
     /// [`Error::Gpu`] while a graph is captured, also by this thread: captured work is not
     /// executed, so that it cannot be waited for.
-    pub(crate) fn turn_to_wait(&self, action: &str) -> Result<MutexGuard<'_, ()>, Error> {
-        let turn = self.turn()?;
+    pub(crate) fn lock_to_wait(&self, action: &str) -> Result<MutexGuard<'_, ()>, Error> {
+        let lock = self.lock()?;
         if self.is_capturing()? {
             return Err(Error::Gpu {
                 device: self.0.gpu.to_string(),
@@ -220,7 +220,7 @@ impl Queue {
                     .to_owned(),
             });
         }
-        Ok(turn)
+        Ok(lock)
     }
 
     /// Calls the driver with the context of the GPU current.

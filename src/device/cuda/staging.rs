@@ -55,12 +55,12 @@ impl StagingThreads {
     ) -> Result<bool, Error> {
         let next = AtomicUsize::new(0);
         self.shared(from.len(), LEAST, |buffers| {
-            for turn in 0.. {
+            for piece in 0.. {
                 let start = next.fetch_add(PIECE, Relaxed);
                 let Some(rest) = from.get(start..).filter(|rest| !rest.is_empty()) else { break };
                 let part = &rest[..rest.len().min(PIECE)];
                 // SAFETY: the caller's promise, for a part of the copy.
-                unsafe { buffers[turn % 2].copy_in(queue, to.add(start), part)? };
+                unsafe { buffers[piece % 2].copy_in(queue, to.add(start), part)? };
             }
             Ok(())
         })
@@ -83,16 +83,16 @@ impl StagingThreads {
         self.shared(len, LEAST_OUT, |buffers| {
             // A buffer is emptied while the other one is filled.
             let mut filled: Option<&mut [Byte]> = None;
-            for turn in 0.. {
+            for piece in 0.. {
                 let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((number, part)) = next else {
-                    return filled.map_or(Ok(()), |part| buffers[(turn + 1) % 2].empty_to(part));
+                    return filled.map_or(Ok(()), |part| buffers[(piece + 1) % 2].empty_to(part));
                 };
                 // SAFETY: the caller's promise, for a part of the copy.
                 let in_buffer =
-                    unsafe { buffers[turn % 2].fill_from(queue, part, from.add(number * PIECE))? };
+                    unsafe { buffers[piece % 2].fill_from(queue, part, from.add(number * PIECE))? };
                 let before = std::mem::replace(&mut filled, in_buffer.then_some(part));
-                before.map_or(Ok(()), |part| buffers[(turn + 1) % 2].empty_to(part))?;
+                before.map_or(Ok(()), |part| buffers[(piece + 1) % 2].empty_to(part))?;
             }
             Ok(())
         })

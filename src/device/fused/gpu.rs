@@ -123,7 +123,7 @@ impl GpuPasses {
         pass: &Dots<'_, T>,
     ) -> Result<(), Error> {
         let vectors = [Some(pass.of), pass.with, pass.and];
-        let _turn = queue.turn()?;
+        let _lock = queue.lock()?;
         self.keep(queue, registers, &vectors);
         let frame = self.frame(DOTS_BLOCKS, &vectors);
         let second = if pass.and.is_some() { Partner::Other } else { Partner::Absent };
@@ -171,7 +171,7 @@ impl GpuPasses {
     ) -> Result<(), Error> {
         let vectors =
             [Some(y), pass.add.map(|(_, u)| u), pass.and.map(|(_, v)| v), pass.diagonal, pass.with];
-        let _turn = queue.turn()?;
+        let _lock = queue.lock()?;
         self.keep(queue, registers, &vectors);
         let frame = self.frame(COMBINE_BLOCKS, &vectors);
         let coefficients =
@@ -231,7 +231,7 @@ impl GpuPasses {
         pass: &Step<'_, T>,
     ) -> Result<(), Error> {
         let vectors = [Some(x), Some(p), Some(pass.r), pass.diagonal];
-        let _turn = queue.turn()?;
+        let _lock = queue.lock()?;
         self.keep(queue, registers, &vectors);
         let frame = self.frame(STEP_BLOCKS, &vectors);
         let coefficients = coefficients([Some(pass.along), Some(pass.with), Some(pass.keep)]);

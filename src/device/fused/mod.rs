@@ -298,7 +298,7 @@ impl<T: Scalar> Passes<T> {
     pub fn read(&self) -> Result<Vec<f64>, Error> {
         match (self.registers.share(), self.stream.queue()) {
             (Some(buffer), Some(queue)) => {
-                let _turn = queue.turn_to_wait("read registers")?;
+                let _lock = queue.lock_to_wait("read registers")?;
                 let mut values = vec![0.0; buffer.len()];
                 // In a copy the driver may be locked, also for parts that this one waits for.
                 queue.synchronize()?;
@@ -318,7 +318,7 @@ impl<T: Scalar> Passes<T> {
     pub fn write(&mut self, values: &[f64]) -> Result<(), Error> {
         match (self.registers.share(), self.stream.queue()) {
             (Some(buffer), Some(queue)) if buffer.len() == values.len() => {
-                let _turn = queue.turn_to_wait("set registers")?;
+                let _lock = queue.lock_to_wait("set registers")?;
                 buffer.write(queue, values)
             }
             _ => self.registers.copy_from(values),

@@ -5,9 +5,9 @@ use rayon::ThreadPoolBuilder;
 const LENGTHS: [usize; 8] = [0, 1, 3, 255, 4097, 16_384, 100_003, 1_000_001];
 
 /// Numbers that differ from those of `x_vector(len)`.
-fn other<T: Scalar>(len: usize, turn: usize) -> Vec<T> {
+fn other<T: Scalar>(len: usize, shift: usize) -> Vec<T> {
     let mut v = x_vector::<T>(len);
-    v.rotate_left(turn.min(len));
+    v.rotate_left(shift.min(len));
     v
 }
 
@@ -21,7 +21,7 @@ fn check_dots<T: Scalar>(device: &Device) {
     let program = code.add(&[Instruction::Add(10, 8, 9)]);
     let mut passes = Passes::<T>::new(&stream, 64, code).unwrap();
     for len in LENGTHS {
-        let [a, b, c] = [0, 1, 2].map(|turn| other::<T>(len, turn));
+        let [a, b, c] = [0, 1, 2].map(|shift| other::<T>(len, shift));
         let exact =
             |a: &[T], b: &[T]| a.iter().zip(b).map(|(a, b)| a.to_f64() * b.to_f64()).sum::<f64>();
         let [va, vb, vc] = [&a, &b, &c].map(|v| DeviceVec::from_slice(device, v).unwrap());
@@ -67,7 +67,7 @@ fn check_combine<T: Scalar>(device: &Device) {
     passes.write(&registers).unwrap();
     let (keep, add, and) = (Coefficient::plus(20), Coefficient::minus(21), Coefficient::plus(22));
     for len in LENGTHS {
-        let [y, u, v, d, w] = [0, 1, 2, 3, 4].map(|turn| other::<T>(len, turn));
+        let [y, u, v, d, w] = [0, 1, 2, 3, 4].map(|shift| other::<T>(len, shift));
         let [vu, vv, vd, vw] = [&u, &v, &d, &w].map(|v| DeviceVec::from_slice(device, v).unwrap());
         for case in 0..32 {
             let (keeps, adds, ands, scaled, backward) =
@@ -122,7 +122,7 @@ fn check_step<T: Scalar>(device: &Device) {
     registers[20..23].copy_from_slice(&[0.5, 2.0, -0.25]);
     passes.write(&registers).unwrap();
     for len in LENGTHS {
-        let [x, p, r, d] = [0, 1, 2, 3].map(|turn| other::<T>(len, turn));
+        let [x, p, r, d] = [0, 1, 2, 3].map(|shift| other::<T>(len, shift));
         let [vr, vd] = [&r, &d].map(|v| DeviceVec::from_slice(device, v).unwrap());
         for scaled in [false, true] {
             let [mut vx, mut vp] = [&x, &p].map(|v| DeviceVec::from_slice(device, v).unwrap());
@@ -213,7 +213,7 @@ fn passes_are_right_on_every_device() {
 fn sums_repeat_their_bits_on_any_number_of_threads_and_at_every_call() {
     for device in devices() {
         let [a, b] = [0, 1]
-            .map(|turn| DeviceVec::from_slice(device, &other::<f64>(1_000_001, turn)).unwrap());
+            .map(|shift| DeviceVec::from_slice(device, &other::<f64>(1_000_001, shift)).unwrap());
         let once = || {
             let stream = Stream::new(device).unwrap();
             let mut passes = Passes::new(&stream, 64, Code::new()).unwrap();

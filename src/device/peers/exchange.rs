@@ -153,7 +153,7 @@ impl<T: Scalar> PeerExchange<T> {
     pub fn send(&self, stream: &Stream, x: &DeviceVec<T>) -> Result<(), Error> {
         let Some(queue) = stream.queue().filter(|_| self.neighbours > 0) else { return Ok(()) };
         assert!(x.len() >= self.least * self.count, "the elements exist");
-        let _turn = queue.turn()?;
+        let _lock = queue.lock()?;
         self.keep(queue, x);
         let launch = self.grid(self.elements.len()).with(kernels::peers::Send {
             x: x.ptr(),
@@ -185,7 +185,7 @@ impl<T: Scalar> PeerExchange<T> {
         }
         assert!(x.len() >= self.least * self.count, "the elements exist");
         assert!(used.len() == self.used_len * self.count, "a place for each element");
-        let _turn = queue.turn()?;
+        let _lock = queue.lock()?;
         self.keep(queue, x);
         self.keep(queue, used);
         let (ended, limit) = self.inbox.group.waits();
@@ -263,7 +263,7 @@ impl RowPlaces {
         assert!(products.len() == elements, "a product for every row");
         assert!(y.len() >= self.least * count, "the rows exist");
         let Some(queue) = stream.queue().filter(|_| elements > 0) else { return Ok(()) };
-        let _turn = queue.turn()?;
+        let _lock = queue.lock()?;
         if queue.records() {
             let vectors = [products.share(), y.share()];
             vectors.into_iter().flatten().for_each(|memory| queue.keep(memory));

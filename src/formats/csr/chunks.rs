@@ -11,10 +11,11 @@ use std::ops::Range;
 /// `csr_balanced2` to `csr_balanced8` in `kernels/csr.cu`.
 const RUNS: [(u64, u64); 3] = [(2, 0), (4, 1 << 17), (8, 300_000)];
 
-/// True if the columns are so contiguous that the threads of a chunk better load their entries in
-/// turn (`striped` in `kernels/csr.cu`): at least half of them follow the one before. The exchange
-/// of products costs `f32`, whose lines hold twice as many, more than it saves unless rows are
-/// long. Measured on an H200 on 42 matrices: then 0.75 to 1.0 of the time, else 0.95 to 1.3.
+/// True if the columns are so contiguous that consecutive threads of a chunk better load
+/// consecutive entries (`striped` in `kernels/csr.cu`): at least half of the columns follow the one
+/// before. The exchange of products costs `f32`, whose lines hold twice as many, more than it saves
+/// unless rows are long. Measured on an H200 on 42 matrices: then 0.75 to 1.0 of the time, else
+/// 0.95 to 1.3.
 fn striped<T: Scalar>(a: Sampler<'_>) -> Result<bool, Error> {
     const WINDOWS: usize = 64;
     const WINDOW: usize = 1024;
@@ -41,7 +42,7 @@ fn is_exchange_dear(scalar: ScalarKind, nrows: usize, nnz: usize) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunking {
     pub(super) cutting: Cutting,
-    /// True if the threads load the entries of a chunk in turn.
+    /// True if consecutive threads load consecutive entries of a chunk.
     pub(super) striped: bool,
 }
 

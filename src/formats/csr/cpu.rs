@@ -34,7 +34,7 @@ pub(super) struct NarrowRows<'a, T> {
     pub(super) values: &'a [T],
 }
 
-/// CsrArrays of a block with 64-bit offsets in the matrix.
+/// Rows of a block, if the matrix has 64-bit offsets.
 const BLOCK_ROWS: usize = if cfg!(test) { 2 } else { 512 };
 
 /// Calls `multiply(block, rows)` for the blocks that together have these rows of the matrix; its

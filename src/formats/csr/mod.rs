@@ -165,10 +165,10 @@ impl Format for Csr {
             CsrPlan::Vector(lanes) => u64::from(*lanes),
         };
         let entries = millions(rows.nnz);
-        // Each lane reads lines of its own, in many turns: they do not stay in the L1.
-        let turns = rows.mean / lanes as f64;
+        // Each lane reads lines of its own, in many steps: they do not stay in the L1.
+        let steps = rows.mean / lanes as f64;
         let apart =
-            0.27 * ((turns - 4.0) / 28.0).clamp(0.0, 4.0) + if turns > 64.0 { 6.0 } else { 0.0 };
+            0.27 * ((steps - 4.0) / 28.0).clamp(0.0, 4.0) + if steps > 64.0 { 6.0 } else { 0.0 };
         let threads = millions(rows.nrows as u64 * lanes);
         let chain = chain_us(work, 0.08, 0.05);
         1.0 + 0.16 * megabytes(work) + 4.5 * threads + chain + apart * entries

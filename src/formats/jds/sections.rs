@@ -106,7 +106,7 @@ impl Sectioning {
         if cost.is_some()
             && matches!(method, Some(BoundaryMethod::EqualRows | BoundaryMethod::EqualLengths))
         {
-            return Err(args.error("`cost` only means something to optimal bounds".to_owned()));
+            return Err(args.error("`cost` applies to optimal bounds alone".to_owned()));
         }
         let given = text.is_some() || method.is_some() || cost.is_some();
         Ok(given.then(|| Self { method: method.unwrap_or_default(), sections, cost }))
@@ -114,7 +114,7 @@ impl Sectioning {
 
     /// Optimal boundaries for the measured cost of a section, or for its default.
     pub fn by_costs(costs: Costs<'_>) -> Self {
-        /// Least cost of a section: the loss at its strips.
+        /// Least cost of a section: that of its partly empty strips.
         const LEAST: f64 = DEFAULT_SECTION_SLOTS as f64;
         /// Largest cost of a section: the largest number that a plan can be spelled with.
         const MOST: f64 = (u32::MAX - 1) as f64;
@@ -134,14 +134,14 @@ impl Sectioning {
     pub(super) fn sections(&self, histogram: &Histogram) -> Vec<Section> {
         let classes: Vec<(u32, u64)> = histogram.classes().iter().rev().copied().collect();
         let nrows = histogram.nrows() as usize;
-        let wished = self.sections.unwrap_or(DEFAULT_SECTIONS) as usize;
+        let requested = self.sections.unwrap_or(DEFAULT_SECTIONS) as usize;
         // More sections than rows or lengths would be empty.
-        let some = |there: usize| wished.clamp(1, there.max(1));
+        let at_most = |most: usize| requested.clamp(1, most.max(1));
         let bounds: Vec<usize> = match self.method {
-            BoundaryMethod::EqualRows => equal(nrows, some(nrows)),
+            BoundaryMethod::EqualRows => equal(nrows, at_most(nrows)),
             _ => {
                 let cuts = match self.method {
-                    BoundaryMethod::EqualLengths => equal(classes.len(), some(classes.len())),
+                    BoundaryMethod::EqualLengths => equal(classes.len(), at_most(classes.len())),
                     _ => {
                         optimal(&classes, self.cost.unwrap_or(DEFAULT_SECTION_SLOTS), self.sections)
                     }

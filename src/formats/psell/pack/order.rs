@@ -98,7 +98,7 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(())
     }
 
-    /// PackingCounts the long rows, their pieces and their entries.
+    /// Counts the long rows, their pieces and their entries.
     pub(super) fn count_long(&self, totals: Ptr<u64>) -> Result<LongTiles, Error> {
         const ARRAYS: u32 = 3;
         let tiles = self.a.nrows.div_ceil(LONG_TILE);
