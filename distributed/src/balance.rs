@@ -87,8 +87,8 @@ fn units(seconds: &[f64]) -> Option<Vec<f64>> {
 /// entries and rows.
 fn divide(units: f64, row_ptr: &[usize], first: usize, nrows: usize, work: &mut [u64]) {
     let (block, rows) = (block_rows(nrows), row_ptr.len() - 1);
-    let amount = |row: usize| (row_ptr[row] - row_ptr[0] + row) as f64;
-    let before = |row: usize| (units * amount(row) / amount(rows)) as u64;
+    let entries_and_rows = |row: usize| (row_ptr[row] - row_ptr[0] + row) as f64;
+    let before = |row: usize| (units * entries_and_rows(row) / entries_and_rows(rows)) as u64;
     for start in (0..rows).step_by(block) {
         work[(first + start) / block] = before((start + block).min(rows)) - before(start);
     }

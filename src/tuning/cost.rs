@@ -1,7 +1,7 @@
 //! Cost model: predicted time of a plan, from the work of its product and from measured
 //! coefficients.
 //!
-//! The time of a product is a sum of terms, each an amount times a coefficient of the kernel:
+//! The time of a product is a sum of terms, each some work times a coefficient of the kernel:
 //! entries, padding, row sums, slices, gathers that miss the caches, bytes that stream from memory.
 //! Work terms are computed from [`Work`] and [`MatrixFeatures`]. They are exact except for the
 //! padding of tiles, the size of blocks, and the packing of large matrices. Coefficients come from
@@ -152,7 +152,7 @@ impl Term {
 /// [`Term::ALL`].
 macro_rules! coefficients {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// Coefficients of one kernel and scalar type, in nanoseconds per unit of an amount.
+        /// Coefficients of one kernel and scalar type, in nanoseconds per unit of work.
         #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Coefficients {
@@ -272,7 +272,7 @@ impl Coefficients {
             (work.bytes(), self.byte),
             (work.gathered, self.gathered),
         ];
-        parts.iter().map(|&(amount, each)| amount as f64 * each).sum()
+        parts.iter().map(|&(count, each)| count as f64 * each).sum()
     }
 }
 
@@ -375,8 +375,8 @@ pub fn work_terms(
     ];
     // Work that the threads cannot share is counted once for each waiting thread.
     let waiting = if is_gpu { 1.0 } else { cpu::unsharable(steps, device.threads) };
-    for (amount, term) in work_terms.iter_mut().zip(Term::ALL) {
-        *amount *= if term.scales() { waiting } else { 1.0 };
+    for (work, term) in work_terms.iter_mut().zip(Term::ALL) {
+        *work *= if term.scales() { waiting } else { 1.0 };
     }
     work_terms
 }

@@ -39,7 +39,7 @@ impl Prediction {
         // all to be meaningful.
         let serial = if device.gpu.is_some() { 0 } else { work.serial_slots };
         let alone = terms[0] + terms[1] + serial as f64 * c.slot * device.threads as f64;
-        let prepare = c.packing().iter().zip(packed(work)).map(|(c, amount)| c * amount).sum();
+        let prepare = c.packing().iter().zip(packed(work)).map(|(c, count)| c * count).sum();
         Self {
             terms,
             imbalance: (alone - total).max(0.0),

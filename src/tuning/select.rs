@@ -291,7 +291,7 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
     let excess = parts(loser).into_iter().zip(parts(winner)).map(|(l, w)| (l.0, l.1 - w.1));
     let most = excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Kernel, |most| most.0);
     match most {
-        // The term may cost more without a larger amount.
+        // The term may cost more without more work.
         Cause::Term(term)
             if loser.work_terms[term as usize] <= winner.work_terms[term as usize] =>
         {

@@ -25,7 +25,7 @@ pub fn fit(observations: &[Observation]) -> Coefficients {
 /// As [`fit`], with one fixed coefficient.
 fn fit_rest(observations: &[Observation], given: Option<(Term, f64)>) -> Coefficients {
     let product = observations.iter().filter(|o| o.product > 0.0).map(|o| {
-        let mut parts = o.work_terms.map(|amount| amount / o.product);
+        let mut parts = o.work_terms.map(|work| work / o.product);
         let known = given.map_or(0.0, |(term, c)| c * std::mem::take(&mut parts[term as usize]));
         (parts, 1.0 - known, o.weight)
     });
@@ -243,9 +243,9 @@ mod tests {
 
     #[test]
     fn light_weights_do_not_affect_the_fit() {
-        let of = |amount: f64, product: f64, weight: f64| {
+        let of = |work: f64, product: f64, weight: f64| {
             let mut work_terms = [0.0; Term::COUNT];
-            work_terms[2] = amount;
+            work_terms[2] = work;
             Observation { work_terms, packed: [1.0, 0.0, 0.0], product, prepare: 1.0, weight }
         };
         let alike = fit(&[of(1.0, 2.0, 1.0), of(1.0, 8.0, 1.0)]).slot;

@@ -232,12 +232,7 @@ fn terms(choice: &JudgedChoice) -> String {
     let [a, b] = of(|p| Some(format!("{:.2}", p.product * 1e-3)));
     add("measured", [none(), a, none(), b]);
     let names = both.map(|p| p.plan.to_string());
-    let columns = [
-        ("µs", Left),
-        ("amount", Right),
-        (&*names[0], Right),
-        ("amount", Right),
-        (&*names[1], Right),
-    ];
+    let columns =
+        [("µs", Left), ("work", Right), (&*names[0], Right), ("work", Right), (&*names[1], Right)];
     table(&columns, rows)
 }

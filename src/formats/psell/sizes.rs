@@ -97,7 +97,7 @@ impl SliceSizes {
     /// Scales the sizes to slices with `entries` entries.
     pub(crate) fn scaled_to(self, entries: u64) -> Self {
         let scale = entries as f64 / self.entries.max(1) as f64;
-        let scaled = |amount: u64| (amount as f64 * scale).round() as u64;
+        let scaled = |count: u64| (count as f64 * scale).round() as u64;
         Self {
             entries,
             entries_by_kind: self.entries_by_kind.map(scaled),
