@@ -20,16 +20,16 @@ struct Pieces {
     // One value per slot, or null: then every entry has the value `value`.
     const T *values;
     T value;
-    // For every lane of a batch, a bit for each of its entries that ends a run, and above them the
+    // For every lane of a batch, a bit for each of its entries that ends a part, and above them the
     // number of ends in the lanes before.
     const u16 *flags;
-    // First run of each piece.
+    // First part of each piece.
     const u32 *piece_ptr;
-    // Target of every run: a row of y, or, from `nrows` on, a partial sum.
+    // Target of every part: a row of y, or, from `nrows` on, a partial sum.
     const u32 *targets;
 };
 
-// Destination of the sums of runs.
+// Destination of the sums of parts.
 template <typename T>
 struct Sums {
     T *y;
@@ -94,7 +94,7 @@ struct Slots {
     }
 };
 
-// Sum of the run that continues after the batches so far: in the last lane, or `spread` over all
+// Sum of the part that continues after the batches so far: in the last lane, or `spread` over all
 // lanes.
 template <typename T>
 struct Open {
@@ -102,11 +102,11 @@ struct Open {
     bool spread = false;
 };
 
-// Sums the runs of a batch, the first of which is number `run`. `factor(col)` is the element of x
+// Sums the parts in a batch, the first of which is number `part`. `factor(col)` is the element of x
 // at a column. Padding comes after the last end of a piece, so that its products are in no sum that
 // is stored.
 template <bool PLAIN, typename T, typename C, typename Factor>
-__device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Factor factor, Open<T> &open, u32 &run,
+__device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Factor factor, Open<T> &open, u32 &part,
                                           const u32 *targets, const Sums<T> &sums, u32 lane) {
     T product[LANE];
 #pragma unroll
@@ -122,7 +122,7 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
         return;
     }
     // The load of the first target overlaps with the additions.
-    const u32 *mine = targets + (u64(run) + before);
+    const u32 *mine = targets + (u64(part) + before);
     u32 first_target = ends != 0 ? mine[0] : 0;
     T carried = open.spread ? subwarp_sum(open.sum, WARP) : __shfl_sync(ALL_LANES, open.sum, WARP - 1);
     T sum = lane == 0 ? carried : T(0), first = 0;
@@ -150,15 +150,15 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
     if (ends != 0) sums.put(first_target, lane == 0 ? first : first + lanes_before);
     open.sum = sum;
     open.spread = false;
-    run += __shfl_sync(ALL_LANES, before + count, WARP - 1);
+    part += __shfl_sync(ALL_LANES, before + count, WARP - 1);
 }
 
-// Sums the runs of a piece, which stays in the L2 if its share does. With AHEAD the whole piece is
+// Sums the parts in a piece, which stays in the L2 if its share does. With AHEAD the whole piece is
 // loaded before the first addition.
 template <bool PLAIN, bool AHEAD, typename T, typename C, typename Factor>
 __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Factor factor, const Sums<T> &sums, u32 l2_shares) {
     u32 lane = threadIdx.x % WARP;
-    u32 run = a.piece_ptr[piece];
+    u32 part = a.piece_ptr[piece];
     u64 batch = u64(piece) * BATCHES;
     Open<T> open;
     if constexpr (AHEAD) {
@@ -167,13 +167,13 @@ __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Fact
         for (u32 b = 0; b < BATCHES; ++b)
             by_l2_share(piece, l2_shares, [&](auto in_l2) { slots[b].template take<decltype(in_l2)::value>(a, batch + b, lane); });
 #pragma unroll
-        for (u32 b = 0; b < BATCHES; ++b) sum_batch(slots[b], factor, open, run, a.targets, sums, lane);
+        for (u32 b = 0; b < BATCHES; ++b) sum_batch(slots[b], factor, open, part, a.targets, sums, lane);
     } else {
 #pragma unroll 1
         for (u32 b = 0; b < BATCHES; ++b) {
             Slots<PLAIN, T, C> slots;
             by_l2_share(piece, l2_shares, [&](auto in_l2) { slots.template take<decltype(in_l2)::value>(a, batch + b, lane); });
-            sum_batch(slots, factor, open, run, a.targets, sums, lane);
+            sum_batch(slots, factor, open, part, a.targets, sums, lane);
         }
     }
 }

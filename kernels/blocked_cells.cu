@@ -3,23 +3,26 @@
 #include "common.cuh"
 #include "blocked_pack.cuh"
 
-// First and last column of every row, or {COLD, 0} without entries: the least and the largest one
-// of sorted rows. Subtracts from `descents` the rows that begin below the last column of an earlier
-// row.
+// Least column of a row without entries; its largest is 0.
+constexpr u32 NO_COLUMN = ~0u;
+
+// Columns of the first and of the last entry of every row: the least and the largest one if the row
+// is sorted. Subtracts from `descents` the entries counted by blocked_cells_descents that begin a
+// row, where the column may fall.
 KERNEL(blocked_cells_spans)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, uint2 *spans, u64 *descents) {
     u64 row = thread_id();
     bool falls = false;
     if (row < nrows) {
         u64 start = row_ptr[row], end = row_ptr[row + 1];
-        spans[row] = start < end ? make_uint2(col_idx[start], col_idx[end - 1]) : make_uint2(COLD, 0);
+        spans[row] = start < end ? make_uint2(col_idx[start], col_idx[end - 1]) : make_uint2(NO_COLUMN, 0);
         falls = start < end && start > 0 && col_idx[start] < col_idx[start - 1];
     }
     u32 all = __syncthreads_count(falls);
     if (threadIdx.x == 0 && all > 0) atomicAdd(descents, u64(0) - all);
 }
 
-// Adds the entries with a column below that of the previous entry. All rows are sorted if nothing
-// is left of the sum.
+// Adds the number of entries with a column below that of the previous entry to `descents`. All rows
+// are sorted if it is then 0.
 KERNEL(blocked_cells_descents)(const u32 *col_idx, u64 nnz, u64 *descents) {
     u64 first = u64(blockIdx.x) * (BLOCK * BATCH) + threadIdx.x;
     u32 all = 0;
@@ -31,10 +34,10 @@ KERNEL(blocked_cells_descents)(const u32 *col_idx, u64 nnz, u64 *descents) {
 }
 
 // Least and largest column of every row, with a warp per row.
-KERNEL(blocked_cells_reaches)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, uint2 *spans) {
+KERNEL(blocked_cells_unsorted_spans)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, uint2 *spans) {
     u64 row = thread_id() / WARP;
     if (row >= nrows) return;
-    u32 least = COLD, most = 0;
+    u32 least = NO_COLUMN, most = 0;
     for (u64 k = row_ptr[row] + lane_id(); k < row_ptr[row + 1]; k += WARP) {
         u32 col = __ldg(col_idx + k);
         least = min(least, col);
@@ -48,69 +51,70 @@ KERNEL(blocked_cells_reaches)(const u64 *row_ptr, const u32 *col_idx, u32 nrows,
     if (lane_id() == 0) spans[row] = make_uint2(least, most);
 }
 
-// Panels, cut one after the other by one block: {first row, end, least column, largest column}.
-// `Panel::at` in src/formats/blocked/panel.rs.
+// Panels, cut one after the other by one block by the rule of `Panel::at` in
+// src/formats/blocked/panel.rs: first row, end, least and largest column of each.
 
 constexpr u32 PANEL_WARPS = PANEL_THREADS / WARP;
 
-// Consecutive rows of a thread.
+// Consecutive rows of a thread at a time.
 constexpr u32 PANEL_ROWS = 8;
 
-// Least and largest column.
-struct Reach {
+// Least and largest column of some rows.
+struct ColumnSpan {
     u32 least;
     u32 most;
 
-    __device__ __forceinline__ Reach with(Reach other) const { return {min(least, other.least), max(most, other.most)}; }
-    __device__ __forceinline__ u64 span() const { return least > most ? 0 : u64(most) + 1 - least / PANEL_ALIGN * PANEL_ALIGN; }
+    __device__ __forceinline__ ColumnSpan with(ColumnSpan other) const { return {min(least, other.least), max(most, other.most)}; }
+    // Number of columns, from the aligned start of the first window on.
+    __device__ __forceinline__ u64 columns() const { return least > most ? 0 : u64(most) + 1 - least / PANEL_ALIGN * PANEL_ALIGN; }
 };
 
 KERNEL_OF(blocked_cells_panels, PANEL_THREADS, 1)(const u64 *row_ptr, const uint2 *spans, u32 nrows, u32 widest, uint4 *panels, u32 *count) {
-    __shared__ Reach of_warp[PANEL_WARPS];
+    __shared__ ColumnSpan of_warp[PANEL_WARPS];
     __shared__ u32 stop;
-    const Reach nothing{COLD, 0};
+    const ColumnSpan nothing{NO_COLUMN, 0};
     u32 first = 0, found = 0;
-    Reach carry = nothing;
+    ColumnSpan carry = nothing;
     for (u32 base = 0; base < nrows;) {
         u64 begin = row_ptr[first];
-        Reach own = nothing;
-        Reach rows[PANEL_ROWS];
+        ColumnSpan own = nothing;
+        ColumnSpan rows[PANEL_ROWS];
         u32 start = base + threadIdx.x * PANEL_ROWS;
 #pragma unroll
         for (u32 k = 0; k < PANEL_ROWS; ++k) {
-            uint2 span = start + k < nrows ? spans[start + k] : make_uint2(COLD, 0);
+            uint2 span = start + k < nrows ? spans[start + k] : make_uint2(NO_COLUMN, 0);
             rows[k] = {span.x, span.y};
             own = own.with(rows[k]);
         }
-        // Exclusive over the threads, behind the carry.
-        Reach sum = own;
+        // Exclusive scan over the threads, after the carry of earlier rows of the panel.
+        ColumnSpan sum = own;
 #pragma unroll
         for (u32 apart = 1; apart < WARP; apart *= 2) {
-            Reach other{__shfl_up_sync(ALL_LANES, sum.least, apart), __shfl_up_sync(ALL_LANES, sum.most, apart)};
+            ColumnSpan other{__shfl_up_sync(ALL_LANES, sum.least, apart), __shfl_up_sync(ALL_LANES, sum.most, apart)};
             if (lane_id() >= apart) sum = sum.with(other);
         }
         __syncthreads();
         if (lane_id() == WARP - 1) of_warp[threadIdx.x / WARP] = sum;
         if (threadIdx.x == 0) stop = nrows;
-        Reach before{__shfl_up_sync(ALL_LANES, sum.least, 1), __shfl_up_sync(ALL_LANES, sum.most, 1)};
+        ColumnSpan before{__shfl_up_sync(ALL_LANES, sum.least, 1), __shfl_up_sync(ALL_LANES, sum.most, 1)};
         if (lane_id() == 0) before = nothing;
         __syncthreads();
-        Reach all = carry;
+        ColumnSpan all = carry;
         for (u32 w = 0; w < PANEL_WARPS; ++w) {
             if (w == threadIdx.x / WARP) before = before.with(all);
             all = all.with(of_warp[w]);
         }
-        // The first row of this thread with which a panel begins.
+        // The first row of this thread that does not fit into the panel.
         u32 own_stop = nrows;
 #pragma unroll
         for (u32 k = 0; k < PANEL_ROWS; ++k) {
             u32 row = start + k;
             if (row < nrows && own_stop == nrows) {
-                u64 entries = row_ptr[row] - begin, reach = max(before.span(), u64(widest));
-                Reach after = before.with(rows[k]);
-                bool full = entries >= MOST_DENSITY * reach;
-                if (!full && entries >= LEAST_DENSITY * reach)
-                    full = (after.span() + widest - 1) / widest > (before.span() + widest - 1) / widest;
+                u64 entries = row_ptr[row] - begin, columns = max(before.columns(), u64(widest));
+                ColumnSpan after = before.with(rows[k]);
+                bool full = entries >= MOST_DENSITY * columns;
+                if (!full && entries >= LEAST_DENSITY * columns)
+                    full = (after.columns() + widest - 1) / widest > (before.columns() + widest - 1) / widest;
                 if (full) own_stop = row;
                 else before = after;
             }
@@ -133,8 +137,9 @@ KERNEL_OF(blocked_cells_panels, PANEL_THREADS, 1)(const u64 *row_ptr, const uint
     }
 }
 
-// Number of entries of every cell of a window, and of the entries before it in its row.
-KERNEL(blocked_cells_cells)(const u64 *row_ptr, const u32 *col_idx, const Tile *tiles, u32 count, u32 cells, u32 *firsts, u64 *numbers) {
+// Number of entries and of runs of every cell, and in `firsts` of the entries before it in its row,
+// if rows are sorted.
+KERNEL(blocked_cells_sorted)(const u64 *row_ptr, const u32 *col_idx, const Tile *tiles, u32 count, u32 cells, u32 *firsts, u64 *numbers) {
     u64 i = thread_id();
     if (i >= cells) return;
     Tile tile = tiles[first_of(0u, count, [=](u32 t) { return tiles[t].first_cell > i; }) - 1];
@@ -147,14 +152,14 @@ KERNEL(blocked_cells_cells)(const u64 *row_ptr, const u32 *col_idx, const Tile *
     numbers[i] = both(u32(to - from), to > from);
 }
 
-// The same for rows that are not sorted, and the order of their entries by window.
+// If rows are not sorted, the same by three kernels, and the order of the entries by window.
 
-// Calls `visit(cell, position in the row, lanes with an entry in the same cell)` for the entries of
-// a row, by a warp.
+// Calls `visit(cell, position in the row, lanes with an entry in the same cell)` for every entry of
+// a row, with a warp.
 template <typename Visit>
-__device__ __forceinline__ void visit_entries(const u64 *row_ptr, const u32 *col_idx, const Panel *panels, u32 count, const Tile *tiles,
-                                              u32 row, Visit visit) {
-    Panel panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
+__device__ __forceinline__ void visit_entries(const u64 *row_ptr, const u32 *col_idx, const PanelTiles *panels, u32 count,
+                                              const Tile *tiles, u32 row, Visit visit) {
+    PanelTiles panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
     if (panel.windows == 0) return;
     Tile first = tiles[panel.first_tile];
     u64 start = row_ptr[row], length = row_ptr[row + 1ull] - start;
@@ -170,8 +175,8 @@ __device__ __forceinline__ void visit_entries(const u64 *row_ptr, const u32 *col
     }
 }
 
-// Number of entries of every cell, above 32 bits, which is 0 before.
-KERNEL(blocked_cells_count)(const u64 *row_ptr, const u32 *col_idx, const Panel *panels, u32 count, const Tile *tiles, u32 nrows,
+// Adds the number of entries of every cell to the upper half of its number.
+KERNEL(blocked_cells_count)(const u64 *row_ptr, const u32 *col_idx, const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows,
                            u64 *numbers) {
     u64 row = thread_id() / WARP;
     if (row >= nrows) return;
@@ -180,11 +185,12 @@ KERNEL(blocked_cells_count)(const u64 *row_ptr, const u32 *col_idx, const Panel 
     });
 }
 
-// Entries of a row before each of its cells, also as `next`, and the runs of the cells.
-KERNEL(blocked_cells_firsts)(const Panel *panels, u32 count, const Tile *tiles, u32 nrows, u64 *numbers, u32 *firsts, u32 *next) {
+// Number of entries of a row before each of its cells, in `firsts` and `next`, and number of runs
+// of every cell.
+KERNEL(blocked_cells_firsts)(const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows, u64 *numbers, u32 *firsts, u32 *next) {
     u64 row = thread_id();
     if (row >= nrows) return;
-    Panel panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
+    PanelTiles panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
     u32 earlier = 0;
     for (u32 window = 0; window < panel.windows; ++window) {
         const Tile &tile = tiles[panel.first_tile + window];
@@ -195,8 +201,9 @@ KERNEL(blocked_cells_firsts)(const Panel *panels, u32 count, const Tile *tiles, 
     }
 }
 
-// Positions in their rows of the entries in the order of their cells. `next` are those of each cell.
-KERNEL(blocked_cells_order)(const u64 *row_ptr, const u32 *col_idx, const Panel *panels, u32 count, const Tile *tiles, u32 nrows,
+// Positions of entries in their row, sorted by cell. `next` is the place in the row of the next
+// entry of each cell.
+KERNEL(blocked_cells_order)(const u64 *row_ptr, const u32 *col_idx, const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows,
                            u32 *next, u32 *order) {
     u64 row = thread_id() / WARP;
     if (row >= nrows) return;
@@ -211,7 +218,7 @@ KERNEL(blocked_cells_order)(const u64 *row_ptr, const u32 *col_idx, const Panel 
 
 // Hot columns.
 
-// Numbers of entries that a block counts in shared memory.
+// Bins that a block counts in shared memory: those of few entries, which have most columns.
 constexpr u32 FEW_BINS = 2048;
 
 // Number of entries of every column.
@@ -220,8 +227,7 @@ KERNEL(blocked_cells_columns)(const u32 *col_idx, u64 nnz, u32 *counts) {
     if (k < nnz) atomicAdd(counts + col_idx[k], 1);
 }
 
-// Number of columns with so many entries, from 1 to BINS - 1; the last number is for those with
-// more, too.
+// Bin k has the number of columns with k entries, from 1 on; the last bin also of those with more.
 KERNEL(blocked_cells_bins)(const u32 *counts, u32 ncols, u32 *bins) {
     __shared__ u32 few[FEW_BINS];
     for (u32 i = threadIdx.x; i < FEW_BINS; i += BLOCK) few[i] = 0;
@@ -237,8 +243,10 @@ KERNEL(blocked_cells_bins)(const u32 *counts, u32 ncols, u32 *bins) {
         if (few[i] > 0) atomicAdd(bins + i, few[i]);
 }
 
-// The `most` columns with the most entries, by one block: those with more than found[0] entries,
-// and found[1] of those with as many. found[2] is set if the bins do not tell.
+// Bound of the `most` columns with the most entries, by one block: they are the columns with more
+// than found[0] entries, and found[1] of those with as many. found[2] is 1 if the bound is in the
+// last bin, whose columns differ in their numbers of entries. `found` stays 0 if no more than
+// `most` columns have entries.
 KERNEL(blocked_cells_hottest)(const u32 *bins, u32 most, u32 *found) {
     constexpr u32 OWN = BINS / BLOCK;
     // Bins of this thread, from the largest number of entries down.
@@ -247,7 +255,7 @@ KERNEL(blocked_cells_hottest)(const u32 *bins, u32 most, u32 *found) {
     for (u32 k = 0; k < OWN; ++k) own += *(last - k);
     u32 more = u32(block_scan(own).own);
     if (more > most || more + own <= most) return;
-    // The last column is one of this thread's, and it is not the last of its bin.
+    // The bound is in a bin of this thread, of which not all columns are taken.
     u32 k = 0;
     while (more + *(last - k) <= most) more += *(last - k++);
     found[0] = u32(last - k - bins);
@@ -255,8 +263,8 @@ KERNEL(blocked_cells_hottest)(const u32 *bins, u32 most, u32 *found) {
     found[2] = found[0] == BINS - 1;
 }
 
-// For every column 1 above 32 bits if it has more than found[0] entries, and 1 below if it has as
-// many.
+// For every column 1 in the upper half if it has more than found[0] entries, and 1 in the lower
+// half if it has as many.
 KERNEL(blocked_cells_ranks)(const u32 *counts, u32 ncols, const u32 *found, u64 *numbers) {
     u64 col = thread_id();
     if (col >= ncols) return;
@@ -269,15 +277,15 @@ KERNEL(blocked_cells_hot)(const u32 *counts, u32 ncols, const u32 *found, const 
     u64 col = thread_id();
     if (col >= ncols) return;
     u32 count = counts[col], bound = found[0], ties = found[1];
-    u32 above = entries_of(before[col]), equal = runs_of(before[col]);
+    u32 above = upper(before[col]), equal = lower(before[col]);
     bool is_hot = count > bound || (count == bound && equal < ties);
     u32 place = above + min(equal, ties);
     places[col] = is_hot ? place : COLD;
     if (is_hot) hot[place] = u32(col);
 }
 
-// For 32 entries each a mask of the hot ones, and their number.
-KERNEL(blocked_cells_heat)(const u32 *col_idx, u64 nnz, const u32 *places, u32 *masks, u64 *numbers) {
+// Mask of the hot entries in every word of 32, and their number.
+KERNEL(blocked_cells_hot_masks)(const u32 *col_idx, u64 nnz, const u32 *places, u32 *masks, u64 *numbers) {
     u64 k = thread_id();
     u32 mask = __ballot_sync(ALL_LANES, k < nnz && places[col_idx[min(k, nnz - 1)]] != COLD);
     if (k < nnz && lane_id() == 0) {
@@ -286,7 +294,8 @@ KERNEL(blocked_cells_heat)(const u32 *col_idx, u64 nnz, const u32 *places, u32 *
     }
 }
 
-// Numbers of the cells of a class, whose rows are the cells.
+// Number of entries and of runs of every cell of a class: the cell of a row has all its entries of
+// the class.
 KERNEL(blocked_cells_classes)(const u64 *row_ptr, u32 nrows, const u32 *masks, const u64 *before, u64 nnz, u32 hot, u64 *numbers) {
     u64 row = thread_id();
     if (row >= nrows) return;
@@ -295,8 +304,9 @@ KERNEL(blocked_cells_classes)(const u64 *row_ptr, u32 nrows, const u32 *masks, c
     numbers[row] = both(own, own > 0);
 }
 
-// Positions in their rows of the hot entries and then of the others, with a warp per row.
-KERNEL(blocked_cells_heat_order)(const u64 *row_ptr, u32 nrows, const u32 *masks, const u64 *before, u64 nnz, u32 *order) {
+// Positions of entries in their row, first of the hot ones and then of the others, with a warp per
+// row.
+KERNEL(blocked_cells_hot_order)(const u64 *row_ptr, u32 nrows, const u32 *masks, const u64 *before, u64 nnz, u32 *order) {
     u64 row = thread_id() / WARP;
     if (row >= nrows) return;
     Class hot{masks, before, nnz, true};

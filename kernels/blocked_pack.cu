@@ -7,13 +7,14 @@ constexpr u32 LANE_SLOTS = LANE;
 constexpr u32 BATCH_SLOTS = WARP * LANE_SLOTS;
 constexpr u32 PIECE_SLOTS = BATCHES * BATCH_SLOTS;
 
-// Entries before every tile.
+// Number of entries before every tile.
 KERNEL(blocked_pack_tiles)(const Tile *tiles, u32 count, const u64 *before, u32 *first_entries) {
     u64 t = thread_id();
     if (t < count) first_entries[t] = entries_of(before[tiles[t].first_cell]);
 }
 
-// Cell behind the runs that begin before each piece, and whether one of these continues there.
+// First cell that begins in each piece or behind it, and 1 if the run before it continues in the
+// piece. The pieces of a tile begin at every PIECE_SLOTS-th of its entries.
 KERNEL(blocked_pack_pieces)(const Tile *tiles, u32 count, const u64 *before, u32 pieces, u32 *cells, u64 *cuts) {
     u64 piece = thread_id();
     if (piece >= pieces) return;
@@ -24,16 +25,19 @@ KERNEL(blocked_pack_pieces)(const Tile *tiles, u32 count, const u64 *before, u32
     cuts[piece] = entries_of(before[cell]) > entry;
 }
 
-// First part of a run in every piece. `cuts` are prefix sums.
+// Number of parts before every piece, and of all: the runs that begin before it, which are `all` in
+// the end, and in `cuts` the earlier pieces that a run continues in.
 KERNEL(blocked_pack_piece_ptr)(const u64 *before, const u32 *cells, const u64 *cuts, u32 pieces, u32 all, u32 *piece_ptr) {
     u64 piece = thread_id();
     if (piece <= pieces) piece_ptr[piece] = (piece < pieces ? runs_of(before[cells[piece]]) : all) + u32(cuts[piece]);
 }
 
-// Calls `visit(cell, first piece, last piece)` for the runs of a row.
+// Calls `visit(cell, first piece, last piece)` for the runs of a row. A run has a part in each of
+// these pieces.
 template <typename Visit>
-__device__ __forceinline__ void visit_runs(const Panel *panels, u32 count, const Tile *tiles, const u64 *before, u32 row, Visit visit) {
-    Panel panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
+__device__ __forceinline__ void visit_runs(const PanelTiles *panels, u32 count, const Tile *tiles, const u64 *before, u32 row,
+                                           Visit visit) {
+    PanelTiles panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
     for (u32 window = 0; window < panel.windows; ++window) {
         const Tile &tile = tiles[panel.first_tile + window];
         u32 cell = tile.first_cell + (row - tile.first_row);
@@ -42,8 +46,8 @@ __device__ __forceinline__ void visit_runs(const Panel *panels, u32 count, const
     }
 }
 
-// Adds the parts of the runs of every row.
-KERNEL(blocked_pack_parts)(const Panel *panels, u32 count, const Tile *tiles, const u64 *before, u32 nrows, u32 *parts) {
+// Adds the number of parts of every row to `parts`.
+KERNEL(blocked_pack_parts)(const PanelTiles *panels, u32 count, const Tile *tiles, const u64 *before, u32 nrows, u32 *parts) {
     u64 row = thread_id();
     if (row >= nrows) return;
     u32 all = parts[row];
@@ -51,17 +55,20 @@ KERNEL(blocked_pack_parts)(const Panel *panels, u32 count, const Tile *tiles, co
     parts[row] = all;
 }
 
-// Numbers of the rows that do not have one part: their parts above 32 bits, and 1 below.
+// For every split row, which has no part or several: their number in the upper half, and 1 in the
+// lower. Otherwise 0.
 KERNEL(blocked_pack_split)(const u32 *parts, u32 nrows, u64 *numbers) {
     u64 row = thread_id();
     if (row < nrows) numbers[row] = parts[row] == 1 ? 0 : both(parts[row], 1);
 }
 
-// Rows that do not have one part, the first part of each, and the first target of every row.
+// Lists the split rows and the first part of each. Replaces `parts` by the first target of every
+// row: the row itself, or behind all rows the place of its first part. `before` are the sums of
+// blocked_pack_split.
 KERNEL(blocked_pack_rows)(u32 *parts, u32 nrows, const u64 *before, u32 *split_rows, u32 *split_ptr) {
     u64 row = thread_id();
     if (row > nrows) return;
-    u32 first = entries_of(before[row]), place = runs_of(before[row]);
+    u32 first = upper(before[row]), place = lower(before[row]);
     if (row == nrows) {
         split_ptr[place] = first;
     } else if (parts[row] == 1) {
@@ -73,31 +80,33 @@ KERNEL(blocked_pack_rows)(u32 *parts, u32 nrows, const u64 *before, u32 *split_r
     }
 }
 
-// Targets of the parts of every row, from the next target of the row on.
-KERNEL(blocked_pack_targets)(const Panel *panels, u32 count, const Tile *tiles, const u64 *before, u32 nrows, const u32 *piece_ptr,
+// Assigns consecutive targets to the parts of every row, from `next` on, and adds their number to
+// `next`.
+KERNEL(blocked_pack_targets)(const PanelTiles *panels, u32 count, const Tile *tiles, const u64 *before, u32 nrows, const u32 *piece_ptr,
                              const u64 *cuts, u32 *next, u32 *targets) {
     u64 row = thread_id();
     if (row >= nrows) return;
     u32 target = next[row];
     visit_runs(panels, count, tiles, before, u32(row), [&](u32 cell, u32 from, u32 to) {
         targets[runs_of(before[cell]) + u32(cuts[from + 1ull])] = target++;
-        // A part that continues is the first of its piece.
+        // The part of a continued run is the first of its piece.
         for (u32 piece = from + 1; piece <= to; ++piece) targets[piece_ptr[piece]] = target++;
     });
     next[row] = target;
 }
 
-// Position in the matrix of the next entries of a class, from number `entry` on.
+// Finds the entries of a class in the matrix, for consecutive numbers in the class.
 struct Cursor {
     Class entries;
     u64 word;
+    // Entries of the class in the word that follow the last one found.
     u32 left;
 
     __device__ __forceinline__ explicit Cursor(Class entries) : entries(entries), word(0), left(0) {}
     __device__ __forceinline__ void find(u32 entry) {
         u64 words = (entries.nnz + WARP - 1) / WARP;
-        const Class &all = entries;
-        word = first_of(u64(0), words, [=](u64 w) { return all.earlier(w) > entry; }) - 1;
+        const Class &own = entries;
+        word = first_of(u64(0), words, [=](u64 w) { return own.earlier(w) > entry; }) - 1;
         left = entries.mask(word);
         for (u32 skipped = u32(entry - entries.earlier(word)); skipped > 0; --skipped) left &= left - 1;
     }
@@ -109,12 +118,13 @@ struct Cursor {
     }
 };
 
-// Fills pieces, with a warp per batch.
+// Filling of pieces, with a warp per batch.
 
-// Blocks per multiprocessor, so that a thread has registers for all numbers of its lane.
+// Blocks per multiprocessor: few, so that a thread has registers for all numbers of its lane.
 constexpr u32 FILL_BLOCKS = 3;
 
-// Stores the numbers of a lane in a batch: 16 bytes of every lane, then the next 16 bytes.
+// Stores the numbers of a lane in a batch: first 16 bytes of every lane, then the next 16 bytes of
+// each.
 template <typename N>
 __device__ __forceinline__ void put(N *to, u64 batch, const N (&own)[LANE_SLOTS]) {
     constexpr u32 LOADS = LANE_SLOTS * sizeof(N) / 16, EACH = LANE_SLOTS / LOADS;
@@ -128,8 +138,9 @@ __device__ __forceinline__ void put(N *to, u64 batch, const N (&own)[LANE_SLOTS]
     }
 }
 
-// C is the type of a column, and `locate(cell, entry)` gives the position in the matrix of an entry
-// of a cell, `column(tile, col)` its column in the tile.
+// Fills a batch. C is the type of a stored column; `locate(tile, cell, entry)` is the position in
+// the matrix of an entry of a cell, and `column(tile, col)` the number of its column in the tile.
+// Values are not stored if `stored` is null.
 template <typename B, typename C, typename Locate, typename Column>
 __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const Tile *tiles, u32 count, const u64 *before, u32 pieces,
                                      void *cols, B *stored, u16 *flags, Locate locate, Column column) {
@@ -170,8 +181,9 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
     flags[batch * WARP + lane_id()] = u16(ends | (earlier - __popc(ends)) << LANE_SLOTS);
 }
 
-// Windows have `firsts` and may have an `order`, near and far entries `masks` and their sums, near
-// ones `places`.
+// The kernels that fill pieces have the same parameters: those for windows read `firsts`, and
+// `order` if rows are not sorted; those for near (hot) and far entries `masks` and the sums
+// `hot_before`, for near ones also `places`. blocked_pack_differ sets `differ` if values differ.
 #define FILL(SUFFIX, B)                                                                                                         \
     KERNEL_WITH(blocked_pack_window_##SUFFIX, FILL_BLOCKS)                                                                      \
         (const u64 *row_ptr, const u32 *col_idx, const B *values, const Tile *tiles, u32 count, const u64 *before, u32 pieces,  \

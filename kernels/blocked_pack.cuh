@@ -2,17 +2,19 @@
 // src/formats/blocked/mod.rs for the layout.
 //
 // A *cell* holds the entries of a row in a tile: a run, or nothing. The cells of a tile are
-// consecutive, in the order of its rows. For every cell, and behind the last one, `before` has the
-// entries of earlier cells above 32 bits and their number of runs below.
+// consecutive, in the order of its rows. Two numbers of a cell, its entries and its runs (0 or 1),
+// are the upper and the lower half of a u64, so that one prefix sum adds both. `before` has these
+// sums before every cell, and behind the last one that of all cells.
 
 #pragma once
 
 using namespace blocked;
 
-// Marks a column that is not hot.
-constexpr u32 COLD = ALL_LANES;
+// In place of the number of a column among the hot ones: it is not hot.
+constexpr u32 COLD = ~0u;
 
-// Rows of a tile: `first_row` and the next ones. Entries and pieces are counted over all tiles.
+// A tile of `rows` rows from `first_row` and `width` columns from `first_col` on, with its first
+// cell, entry and piece, which are counted over all tiles.
 struct Tile {
     u32 first_cell;
     u32 rows;
@@ -23,18 +25,21 @@ struct Tile {
     u32 first_piece;
 };
 
-// Consecutive rows with the same windows, and the tiles of these.
-struct Panel {
+// Tiles of a panel, one for each of its windows; the panel ends where the next one begins.
+struct PanelTiles {
     u32 first_row;
     u32 windows;
     u32 first_tile;
 };
 
-__device__ __forceinline__ u32 entries_of(u64 both) { return u32(both >> 32); }
-__device__ __forceinline__ u32 runs_of(u64 both) { return u32(both); }
-__device__ __forceinline__ u64 both(u32 entries, u32 runs) { return u64(entries) << 32 | runs; }
+__device__ __forceinline__ u32 upper(u64 both) { return u32(both >> 32); }
+__device__ __forceinline__ u32 lower(u64 both) { return u32(both); }
+__device__ __forceinline__ u64 both(u32 upper, u32 lower) { return u64(upper) << 32 | lower; }
+__device__ __forceinline__ u32 entries_of(u64 both) { return upper(both); }
+__device__ __forceinline__ u32 runs_of(u64 both) { return lower(both); }
 
-// First number in `from..to`, or `to`, for which `holds`, which then holds for all later ones.
+// First number in `from..to` for which `holds`, or `to`. `holds` is false up to some number, and
+// true from there on.
 template <typename N, typename Holds>
 __device__ __forceinline__ N first_of(N from, N to, Holds holds) {
     while (from < to) {
@@ -45,21 +50,23 @@ __device__ __forceinline__ N first_of(N from, N to, Holds holds) {
     return from;
 }
 
-// Entries of the matrix that are hot, or those that are not.
+// A class of entries: the hot ones, or all others.
 struct Class {
+    // Bit of every entry in a word of 32: set if it is hot.
     const u32 *masks;
-    // Number of hot entries before each mask, and of all.
+    // Number of hot entries before each word, and of all.
     const u64 *before;
     u64 nnz;
     bool hot;
 
+    // Entries of the class in a word.
     __device__ __forceinline__ u32 mask(u64 word) const {
         u32 present = word * WARP + WARP <= nnz ? ALL_LANES : (1u << nnz % WARP) - 1;
         return (hot ? masks[word] : ~masks[word]) & present;
     }
-    // Entries of the class before 32 others.
+    // Number of entries of the class before a word.
     __device__ __forceinline__ u64 earlier(u64 word) const { return hot ? before[word] : word * WARP - before[word]; }
-    // Entries of the class before entry k.
+    // Number of entries of the class before entry k. Behind the last entry there may be no word.
     __device__ __forceinline__ u64 before_entry(u64 k) const {
         if (k % WARP == 0 && k == nnz) return hot ? before[k / WARP] : k - before[k / WARP];
         return earlier(k / WARP) + __popc(mask(k / WARP) & ((1u << k % WARP) - 1));

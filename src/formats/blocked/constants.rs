@@ -24,5 +24,5 @@ pub(super) const MOST_DENSITY: u64 = 8;
 /// Threads of the block that cuts rows into panels.
 pub(super) const PANEL_THREADS: u32 = 1024;
 
-/// Numbers of entries of a column that are told apart where a GPU chooses the hot columns.
+/// Numbers of entries of a column that are distinguished where a GPU chooses the hot columns.
 pub(super) const BINS: u32 = 1 << 16;

@@ -1,4 +1,4 @@
-//! Cache-blocked format on the CPU: the pieces are multiplied one by one, then the parts are added.
+//! Cache blocks on the CPU: the pieces are multiplied one by one, then partial sums are added.
 //! Reference implementation, not tuned: the caches of a core need no blocking, and sums do not use
 //! vectors.
 
@@ -64,7 +64,7 @@ struct SumOutput<T> {
     parts: Output<T>,
 }
 
-/// Sums the runs of a piece.
+/// Sums the parts in a piece.
 #[inline(always)]
 fn multiply<T: Scalar, C: Copy + Into<u32>>(
     a: &Pieces<T, C>,
@@ -77,7 +77,7 @@ fn multiply<T: Scalar, C: Copy + Into<u32>>(
         sum += value * x[col as usize];
         if let Some(target) = target {
             let target = target as usize;
-            // SAFETY: every row and every part is the target of at most one run.
+            // SAFETY: every row and every partial sum is the target of at most one part.
             unsafe {
                 match target.checked_sub(sums.nrows) {
                     None => sums.y.set(target, sum),
@@ -89,13 +89,13 @@ fn multiply<T: Scalar, C: Copy + Into<u32>>(
     });
 }
 
-/// Adds the parts of every row that has some, and writes zero to empty rows.
+/// Adds the partial sums of every split row, and writes zero to empty rows.
 fn add_parts<T: Scalar>(split: &SplitRows, parts: &[T], y: Output<T>) {
     for_each_part(&split.bounds, |range| {
         for i in range {
             let parts = &parts[split.ptr[i] as usize..split.ptr[i + 1] as usize];
             let sum = parts.iter().fold(T::ZERO, |sum, &part| sum + part);
-            // SAFETY: a row is in the list only once, and no run has it for a target.
+            // SAFETY: a row is in the list only once, and is the target of no part.
             unsafe { y.set(split.rows[i] as usize, sum) };
         }
     });

@@ -1,5 +1,5 @@
 //! Cache-blocked format on a GPU: one launch gathers the hot columns, one multiplies the pieces of
-//! tiles, one multiplies the other pieces, and one adds the parts.
+//! tiles, one multiplies the other pieces, and one adds partial sums.
 
 use super::constants::WINDOW_THREADS;
 use super::cpu::Spare;
@@ -30,7 +30,7 @@ pub(super) struct DeviceBlocked<T> {
     gather: Kernel,
     sum_far: Kernel,
     add_parts: Kernel,
-    /// Lanes that add the parts of a row.
+    /// Lanes that add the partial sums of a row.
     lanes: u32,
     residency: Residency,
     parts: Scratch<T>,
@@ -169,7 +169,7 @@ pub(super) fn expected_kernels<T: Scalar>(
     names.map(|name| (module, format!("blocked_{name}_{}", T::KIND))).collect()
 }
 
-/// Lanes per row for adding parts: about as many as a row has parts.
+/// Lanes per row for adding partial sums: about as many as a row has.
 const fn lanes(rows: usize, parts: usize) -> u32 {
     match parts / if rows == 0 { 1 } else { rows } {
         0..3 => 1,
@@ -195,8 +195,8 @@ impl<T: Scalar> DeviceBlocked<T> {
         Self::of_parts(gpu, (host.nrows, host.ncols), arrays, widest, parts)
     }
 
-    /// A matrix of arrays in GPU memory, with windows of at most `widest` columns and sums of
-    /// `parts` parts.
+    /// A matrix of arrays in GPU memory, with windows of at most `widest` columns and
+    /// `parts` partial sums.
     pub(super) fn of_parts(
         gpu: Gpu,
         (nrows, ncols): (usize, usize),

@@ -9,7 +9,7 @@
 //!             values        3 2  1 _        1 4  1 1
 //!             ends          1 1  1 .        1 .  1 1
 //!             ends before   0    2          0    1
-//!             targets       4 6  8          5 7  9        (4 + its place in the parts)
+//!             targets       4 6  8          5 7  9        (4 + number of the partial sum)
 //!             split_rows  0 1 2 3    split_ptr  0 2 2 4 6
 //! ```
 //!
@@ -23,15 +23,18 @@
 //! loads 16 bytes at a time and the loads of a warp are coalesced: columns of 16 bits are stored in
 //! order, of wider numbers first 16 bytes of every lane, then the next 16 bytes of each. A lane has
 //! one bit for each of its entries, set at the last entry of a row in the piece, and the number of
-//! such ends in the lanes before. The entries of a row in a piece are a *run*. A run has a target:
-//! the row itself if these are all entries of the row, or else a place among the *parts*, which are
-//! added in a second step, those of a row always in the same order.
+//! such ends in the lanes before.
+//!
+//! The entries of a row in a tile are a *run*, and those of a run in a piece a *part* of it. A part
+//! has a target: the row itself if it has all entries of the row. Otherwise the row is *split*, and
+//! the target is a partial sum. The partial sums of a row are added in a second step, always in the
+//! same order.
 //!
 //! Each GPU block processes an equal share of the pieces and loads the windows that they need.
 //! Warps take pieces one after the other, so that no warp waits for a long row. The result does not
 //! depend on the assignment of pieces to warps.
 //!
-//! Invariants: `tile_ptr` and `piece_ptr` rise from 0 to the number of pieces and of runs; every
+//! Invariants: `tile_ptr` and `piece_ptr` rise from 0 to the number of pieces and of parts; every
 //! piece has an end. Behind the last end of a piece there is only padding, with column 0 and value
 //! 0: its products are in sums that are never written. The entries of a row are in the order of its
 //! tiles; if its columns are not sorted, `order` has their original positions.
@@ -150,12 +153,12 @@ impl Format for Blocked {
         let (near, far) =
             (estimate.near.div_ceil(PIECE as u64), estimate.far.div_ceil(PIECE as u64));
         let pieces = near + estimate.tiles + far;
-        let runs = estimate.runs + pieces;
+        let parts = estimate.runs + pieces;
         let size = scalar.size() as u64;
         let slots = pieces * PIECE as u64;
         let value = if plan.packed && is_equal(analysis) { 0 } else { size };
         let flags = slots / LANE as u64 * 2;
-        let tables = 4 * (runs + pieces + 2) + 12 * estimate.tiles + 8 * estimate.split_rows;
+        let tables = 4 * (parts + pieces + 2) + 12 * estimate.tiles + 8 * estimate.split_rows;
         let sorted = Blocking::of(analysis).is_none_or(|blocking| blocking.sorted);
         let order = if sorted { 0 } else { 4 * analysis.rows.nnz };
         let wide = far * PIECE as u64;
@@ -167,11 +170,11 @@ impl Format for Blocked {
                 + order
                 + 4 * estimate.hot,
             vector_bytes: vector_bytes(analysis, scalar),
-            scratch_bytes: 2 * size * (runs.saturating_sub(estimate.whole_rows) + estimate.hot),
+            scratch_bytes: 2 * size * (parts.saturating_sub(estimate.whole_rows) + estimate.hot),
             slots,
             gathered: wide,
             rows: analysis.rows.nrows as u64,
-            groups: runs,
+            groups: parts,
             relaunches: match plan.x {
                 Block::Windows => 1,
                 Block::Hot => 3,
@@ -232,9 +235,9 @@ struct Estimate {
     near: u64,
     far: u64,
     tiles: u64,
-    /// Runs, without the additional ones at the ends of pieces.
+    /// Runs. Every piece adds at most one part.
     runs: u64,
-    /// Rows whose sum is written directly, and rows that have parts or are empty.
+    /// Rows whose sum is written directly, and rows that are split or empty.
     whole_rows: u64,
     split_rows: u64,
     /// Number of columns that are gathered first.
@@ -323,22 +326,22 @@ struct TileTable {
 struct Pieces<T, C> {
     cols: Vec<C>,
     values: SlotValues<T>,
-    /// One word per lane: a bit for each entry that ends a run, above them the number of ends in
+    /// One word per lane: a bit for each entry that ends a part, above them the number of ends in
     /// the lanes before.
     flags: Vec<u16>,
-    /// First run of each piece, and the number of runs.
+    /// First part of each piece, and the number of parts.
     piece_ptr: Vec<u32>,
-    /// Target of every run: a row, or the number of rows plus a part.
+    /// Target of every part: a row, or the number of rows plus that of a partial sum.
     targets: Vec<u32>,
-    /// Bounds of the parts that threads process.
+    /// Bounds of the pieces of each thread.
     bounds: Box<[usize]>,
 }
 
-/// Rows that have parts, and rows without entries.
+/// Split rows, and rows without entries.
 #[derive(Debug)]
 struct SplitRows {
     rows: Vec<u32>,
-    /// First part of each row, and the number of parts.
+    /// First partial sum of each row, and the number of partial sums.
     ptr: Vec<u32>,
     bounds: Box<[usize]>,
 }
@@ -356,26 +359,26 @@ impl<T: Scalar, C: Copy + Into<u32>> Pieces<T, C> {
     }
 
     /// Calls `visit` for every entry of a piece with its column and value, and at the last entry of
-    /// each run with the target of the run.
+    /// each part with the target of the part.
     #[inline(always)]
     fn for_each_entry(&self, piece: usize, mut visit: impl FnMut(u32, T, Option<u32>)) {
-        let mut run = self.piece_ptr[piece] as usize;
+        let mut part = self.piece_ptr[piece] as usize;
         let end = self.piece_ptr[piece + 1] as usize;
         for i in piece * PIECE..(piece + 1) * PIECE {
-            if run == end {
+            if part == end {
                 return;
             }
             let batch = i / BATCH * BATCH;
             let col = self.cols[batch + place(i % BATCH, size_of::<C>())].into();
             let value = self.values.at(batch + place(i % BATCH, size_of::<T>()));
             let ends = self.flags[i / LANE] >> (i % LANE) & 1 == 1;
-            visit(col, value, ends.then(|| self.targets[run]));
-            run += usize::from(ends);
+            visit(col, value, ends.then(|| self.targets[part]));
+            part += usize::from(ends);
         }
     }
 
-    /// Calls `visit` for every run of a piece with its target and its columns and values.
-    fn for_each_run(&self, piece: usize, mut visit: impl FnMut(u32, &[(u32, T)])) {
+    /// Calls `visit` for every part in a piece with its target and its columns and values.
+    fn for_each_part(&self, piece: usize, mut visit: impl FnMut(u32, &[(u32, T)])) {
         let mut entries = Vec::with_capacity(PIECE);
         self.for_each_entry(piece, |col, value, target| {
             entries.push((col, value));
@@ -420,13 +423,13 @@ impl<T: Scalar> HostBlocked<T> {
         }
     }
 
-    /// Calls `visit` for every run with its row, its columns in the matrix and its values.
-    fn for_each_run(&self, mut visit: impl FnMut(usize, &[(u32, T)])) {
+    /// Calls `visit` for every part with its row, its columns in the matrix and its values.
+    fn for_each_part(&self, mut visit: impl FnMut(usize, &[(u32, T)])) {
         let mut global = Vec::new();
         for tile in 0..self.tiles.len() {
             let first_col = self.tiles.windows[tile][0];
             for piece in self.tiles.pieces(tile) {
-                self.near.for_each_run(piece, |target, entries| {
+                self.near.for_each_part(piece, |target, entries| {
                     let col =
                         |col: u32| self.hot.get(col as usize).copied().unwrap_or(first_col + col);
                     global.clear();
@@ -436,7 +439,7 @@ impl<T: Scalar> HostBlocked<T> {
             }
         }
         for piece in 0..self.far.pieces() {
-            self.far.for_each_run(piece, |target, entries| visit(self.row_of(target), entries));
+            self.far.for_each_part(piece, |target, entries| visit(self.row_of(target), entries));
         }
     }
 }
@@ -448,15 +451,15 @@ impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let mut row_ptr = try_zeroed(self.nrows + 1)?;
-        self.for_each_run(|row, entries| row_ptr[row + 1] += entries.len());
+        self.for_each_part(|row, entries| row_ptr[row + 1] += entries.len());
         for row in 0..self.nrows {
             row_ptr[row + 1] += row_ptr[row];
         }
         let mut next = try_copied(&row_ptr)?;
         let mut entries = filled(row_ptr[self.nrows], (0, T::ZERO))?;
-        self.for_each_run(|row, run| {
-            entries[next[row]..next[row] + run.len()].copy_from_slice(run);
-            next[row] += run.len();
+        self.for_each_part(|row, part| {
+            entries[next[row]..next[row] + part.len()].copy_from_slice(part);
+            next[row] += part.len();
         });
         let (mut col_idx, mut values) = (try_zeroed(entries.len())?, try_zeroed(entries.len())?);
         for row in row_ptr.windows(2).map(|ends| ends[0]..ends[1]) {

@@ -7,11 +7,11 @@ use crate::parallel;
 use crate::{Error, Scalar};
 use std::ops::Range;
 
-/// Rows and entries of a task.
+/// Rows plus entries of a task.
 pub(super) const TASK: usize = 1 << 15;
 
-/// For a matrix with unsorted rows: the original position of each entry of rows that are in the
-/// order of their windows, and the matrix of these. Otherwise an empty array and None.
+/// Sorts the entries of every row by window. Returns their original positions in the rows, and the
+/// sorted matrix; nothing if rows are sorted by column, and so by window.
 pub(super) fn by_windows<T: Scalar>(
     a: CsrView<'_, T>,
     panels: &[(Panel, u32)],
@@ -36,8 +36,8 @@ pub(super) fn by_windows<T: Scalar>(
     Ok((order, Some(arranged)))
 }
 
-/// Original position in its row of each entry, for rows whose entries are put in the order of
-/// `place(row, col)`; those of the same place keep their order.
+/// Original positions in their rows of entries that are sorted by `place(row, col)`. Entries of the
+/// same place keep their order.
 pub(super) fn positions(
     a: CsrColumns<'_>,
     place: impl Fn(usize, u32) -> u32 + Sync,

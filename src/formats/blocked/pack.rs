@@ -69,7 +69,7 @@ pub(super) fn pack_columns<T: Scalar>(
             let hot = hottest(a.columns(), columns as usize)?;
             let mut numbers = filled(a.ncols(), COLD)?;
             (0..).zip(&hot).for_each(|(number, &col)| numbers[col as usize] = number);
-            let (near, far) = by_heat(a.columns(), &numbers)?;
+            let (near, far) = hot_and_other_runs(a.columns(), &numbers)?;
             let windows = if near.is_empty() { Vec::new() } else { vec![[0, hot.len() as u32]] };
             let entries = |hot| Classified { a: a.columns(), numbers: &numbers, hot };
             let filler = Filler { plan, a, equal };
@@ -194,7 +194,7 @@ fn hottest(a: CsrColumns<'_>, count: usize) -> Result<Vec<u32>, Error> {
 }
 
 /// Runs of all rows in hot columns, and runs in the other columns.
-fn by_heat(a: CsrColumns<'_>, numbers: &[u32]) -> Result<(Vec<Run>, Vec<Run>), Error> {
+fn hot_and_other_runs(a: CsrColumns<'_>, numbers: &[u32]) -> Result<(Vec<Run>, Vec<Run>), Error> {
     let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
     let runs = parallel::map(tasks.len(), 1, |task| {
         let (mut near, mut far) = (Vec::new(), Vec::new());
@@ -325,7 +325,7 @@ impl<'a> Laid<'a> {
         })
     }
 
-    /// Rows that end in a piece, or whose runs in the tile do.
+    /// Rows of the parts in a piece.
     fn rows_of(&self, piece: usize) -> impl Iterator<Item = u32> {
         self.within(piece).filter(|part| part.3).map(|part| part.0.row)
     }
@@ -346,7 +346,7 @@ struct Filler<'a, T> {
 
 impl<T: Scalar> Filler<'_, T> {
     /// Assigns slots to runs and fills the pieces. Also returns the first piece of every tile.
-    /// Instead of its target each run has its row.
+    /// In place of its target each part has its row.
     fn fill<C: Column>(
         &self,
         runs: &[Run],
@@ -360,7 +360,7 @@ impl<T: Scalar> Filler<'_, T> {
         let mut before = 0;
         for count in counts {
             before += count as u64;
-            piece_ptr.push(check(self.plan, "runs", before)?);
+            piece_ptr.push(check(self.plan, "parts", before)?);
         }
         let mut cols = try_zeroed::<C>(pieces * PIECE)?;
         let mut flags = try_zeroed::<u16>(pieces * PIECE / LANE)?;
@@ -415,22 +415,26 @@ fn count_ends(flags: &mut [u16]) {
     }
 }
 
-/// Replaces the rows of all runs by targets, in the given order.
-fn targets(plan: &BlockedPlan, nrows: usize, runs: [&mut Vec<u32>; 2]) -> Result<SplitRows, Error> {
+/// Replaces the rows of all parts by targets, in the given order.
+fn targets(
+    plan: &BlockedPlan,
+    nrows: usize,
+    parts: [&mut Vec<u32>; 2],
+) -> Result<SplitRows, Error> {
     let mut next = try_zeroed::<u32>(nrows)?;
-    runs.iter().for_each(|rows| rows.iter().for_each(|&row| next[row as usize] += 1));
-    let (mut rows, mut ptr, mut parts) = (Vec::new(), vec![0], 0u64);
+    parts.iter().for_each(|rows| rows.iter().for_each(|&row| next[row as usize] += 1));
+    let (mut rows, mut ptr, mut sums) = (Vec::new(), vec![0], 0u64);
     for (row, next) in (0..).zip(&mut next) {
         let count = std::mem::replace(next, row);
         if count != 1 {
-            *next = check(plan, "rows and parts", nrows as u64 + parts)?;
-            parts += u64::from(count);
+            *next = check(plan, "rows and partial sums", nrows as u64 + sums)?;
+            sums += u64::from(count);
             rows.push(row);
-            ptr.push(parts as u32);
+            ptr.push(sums as u32);
         }
     }
-    check(plan, "rows and parts", nrows as u64 + parts)?;
-    for row in runs.into_iter().flatten() {
+    check(plan, "rows and partial sums", nrows as u64 + sums)?;
+    for row in parts.into_iter().flatten() {
         let next = &mut next[*row as usize];
         *row = *next;
         *next += 1;
@@ -439,7 +443,7 @@ fn targets(plan: &BlockedPlan, nrows: usize, runs: [&mut Vec<u32>; 2]) -> Result
     Ok(SplitRows { rows, ptr, bounds })
 }
 
-/// Bounds of the thread parts of rows whose first parts are `ptr`.
+/// Bounds of the split rows of each thread, whose first partial sums are `ptr`.
 pub(super) fn split_bounds(ptr: &[u32]) -> Box<[usize]> {
     partition(ptr.len() - 1, 1, |rows| rows as u64 + u64::from(ptr[rows]))
 }

@@ -24,26 +24,26 @@ impl Panel {
     /// multiple of 8.
     pub(super) fn at(rows: &PanelRows<'_>, first: usize, widest: u32) -> Self {
         let (nrows, begin) = (rows.nrows, rows.begin(first));
-        let (mut reach, mut end) = (Reach::NOTHING, first);
+        let (mut span, mut end) = (ColumnSpan::NOTHING, first);
         while end < nrows {
-            let next = reach.with(rows.reach(end));
+            let next = span.with(rows.span(end));
             let entries = (rows.begin(end) - begin) as u64;
-            let span = reach.span().max(widest.into());
-            let more = next.windows(widest) > reach.windows(widest);
-            if entries >= MOST_DENSITY * span || (entries >= LEAST_DENSITY * span && more) {
+            let columns = span.columns().max(widest.into());
+            let more = next.windows(widest) > span.windows(widest);
+            if entries >= MOST_DENSITY * columns || (entries >= LEAST_DENSITY * columns && more) {
                 break;
             }
-            reach = next;
+            span = next;
             end += rows.step(end - first).min(nrows - end);
         }
-        Self::over(first..end, reach, widest)
+        Self::over(first..end, span, widest)
     }
 
-    /// The panel of rows with this reach, in windows of at most `widest` columns.
-    pub(super) fn over(rows: Range<usize>, reach: Reach, widest: u32) -> Self {
-        let windows = reach.windows(widest);
-        let width = reach.span().div_ceil(windows.max(1)).next_multiple_of(PANEL_ALIGN.into());
-        let first_col = reach.least.min(reach.most) / PANEL_ALIGN * PANEL_ALIGN;
+    /// The panel of rows with this column span, in windows of at most `widest` columns.
+    pub(super) fn over(rows: Range<usize>, span: ColumnSpan, widest: u32) -> Self {
+        let windows = span.windows(widest);
+        let width = span.columns().div_ceil(windows.max(1)).next_multiple_of(PANEL_ALIGN.into());
+        let first_col = span.least.min(span.most) / PANEL_ALIGN * PANEL_ALIGN;
         Self { rows, first_col, windows: windows as u32, width: width as u32 }
     }
 
@@ -67,12 +67,12 @@ impl Panel {
 
 /// Least and largest column of some rows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reach {
+pub(super) struct ColumnSpan {
     pub(super) least: u32,
     pub(super) most: u32,
 }
 
-impl Reach {
+impl ColumnSpan {
     /// That of rows without entries.
     const NOTHING: Self = Self { least: u32::MAX, most: 0 };
 
@@ -81,14 +81,14 @@ impl Reach {
     }
 
     /// Number of columns, counted from the aligned start of the first window; 0 if there are none.
-    fn span(self) -> u64 {
+    fn columns(self) -> u64 {
         let first = u64::from(self.least / PANEL_ALIGN * PANEL_ALIGN);
         if self.least > self.most { 0 } else { u64::from(self.most) + 1 - first }
     }
 
     /// Number of windows of at most `widest` columns.
     fn windows(self, widest: u32) -> u64 {
-        self.span().div_ceil(widest.into())
+        self.columns().div_ceil(widest.into())
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) struct PanelRows<'a> {
     sampling: usize,
 }
 
-/// Beginnings of rows, and the columns that they reach.
+/// Beginnings and column spans of rows.
 enum Rows<'a> {
     /// Of any row, with sorted columns.
     Sorted(CsrColumns<'a>),
@@ -160,17 +160,17 @@ impl<'a> PanelRows<'a> {
         }
     }
 
-    /// The columns that a row reaches.
-    fn reach(&self, row: usize) -> Reach {
-        let of = |least, most| Reach { least, most };
+    /// Least and largest column of a row.
+    fn span(&self, row: usize) -> ColumnSpan {
+        let of = |least, most| ColumnSpan { least, most };
         match &self.rows {
             Rows::Sorted(a) => match a.row(row) {
-                [] => Reach::NOTHING,
+                [] => ColumnSpan::NOTHING,
                 cols => of(cols[0], cols[cols.len() - 1]),
             },
             Rows::Any(a) => {
                 let columns = a.row(row).iter();
-                columns.fold(Reach::NOTHING, |reach, &col| reach.with(of(col, col)))
+                columns.fold(ColumnSpan::NOTHING, |span, &col| span.with(of(col, col)))
             }
             Rows::Examined(rows) => of(rows[&row].1[0], rows[&row].1[1]),
         }

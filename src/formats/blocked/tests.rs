@@ -263,10 +263,10 @@ fn stated_work_is_close_to_the_packed_matrix() {
         for plan in [WINDOWS, HOT, BlockedPlan { kib: 16, ..WINDOWS }] {
             let estimated = Blocked::work(&plan, &analysis, ScalarKind::F32);
             let packed = pack::pack(&plan, a.view()).unwrap();
-            let runs = packed.near.targets.len() + packed.far.targets.len();
-            let (bytes, runs) = (
+            let parts = packed.near.targets.len() + packed.far.targets.len();
+            let (bytes, parts) = (
                 estimated.matrix_bytes as f64 / packed.matrix_bytes() as f64,
-                estimated.groups as f64 / runs as f64,
+                estimated.groups as f64 / parts as f64,
             );
             let close = if Blocking::of(&analysis).is_some() && plan.kib == KIB {
                 0.85..1.25
@@ -274,7 +274,7 @@ fn stated_work_is_close_to_the_packed_matrix() {
                 0.5..4.0
             };
             assert!(close.contains(&bytes), "{spec}, blocked{plan}: {bytes} of the bytes");
-            assert!((0.5..4.0).contains(&runs), "{spec}, blocked{plan}: {runs} of the runs");
+            assert!((0.5..4.0).contains(&parts), "{spec}, blocked{plan}: {parts} of the parts");
         }
     }
 }
@@ -306,8 +306,8 @@ fn candidates_are_for_gpus_and_what_blocks_help() {
 
 #[test]
 fn more_than_there_are_numbers_for_is_refused() {
-    assert_eq!(pack::check(&WINDOWS, "runs", u32::MAX.into()).unwrap(), u32::MAX);
-    let message = pack::check(&WINDOWS, "runs", 1 << 32).unwrap_err().to_string();
+    assert_eq!(pack::check(&WINDOWS, "parts", u32::MAX.into()).unwrap(), u32::MAX);
+    let message = pack::check(&WINDOWS, "parts", 1 << 32).unwrap_err().to_string();
     assert!(
         message.starts_with("plan blocked(kib:192)") && message.contains("larger blocks"),
         "{message}"

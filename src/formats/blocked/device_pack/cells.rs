@@ -2,18 +2,18 @@
 
 use super::{BlockPacker, CELLS, HotEntries, WARP};
 use crate::device::kernels::blocked_cells::{
-    Bins, Columns, Descents, Heat, Hot, Hottest, Panels, Ranks, Reaches, Spans,
+    Bins, Columns, Descents, Hot, HotMasks, Hottest, Panels, Ranks, Spans, UnsortedSpans,
 };
 use crate::device::{BLOCK, Buffer, Launch, Ptr};
 use crate::formats::blocked::constants::{BINS, LEAST_DENSITY, PANEL_THREADS};
-use crate::formats::blocked::panel::{Panel, Reach};
+use crate::formats::blocked::panel::{ColumnSpan, Panel};
 use crate::{Error, Scalar};
 
-/// Entries that a thread examines for their order.
+/// Entries that a thread compares with the previous ones.
 const EXAMINED: usize = 8;
 
 impl<T: Scalar> BlockPacker<'_, T> {
-    /// Least and largest column of every row, and true if rows are sorted by column.
+    /// Least and largest column of every row, and true if all rows are sorted by column.
     pub(super) fn spans(&self) -> Result<(Ptr<[u32; 2]>, bool), Error> {
         let (work, nrows, nnz) = (&self.work, self.a.nrows, self.a.nnz());
         let (spans, descents) = (work.take(nrows)?, work.cleared::<u64>(1)?);
@@ -30,9 +30,10 @@ impl<T: Scalar> BlockPacker<'_, T> {
         work.read(descents, &mut left)?;
         let sorted = left == [0];
         if !sorted {
-            let reaches = Reaches { row_ptr, col_idx, nrows: nrows as u32, spans };
+            let unsorted = UnsortedSpans { row_ptr, col_idx, nrows: nrows as u32, spans };
+            let launch = self.warps().with(unsorted);
             // SAFETY: there is a span for every row.
-            unsafe { work.run(CELLS, "blocked_cells_reaches", self.warps().with(reaches))? };
+            unsafe { work.run(CELLS, "blocked_cells_unsorted_spans", launch)? };
         }
         Ok((spans, sorted))
     }
@@ -42,7 +43,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
         /// Words before the panels, the first of which is their number.
         const HEAD: usize = 4;
         let (work, nrows) = (&self.work, self.a.nrows as u32);
-        // Every panel but the last is as dense as that.
+        // Every panel but the last has at least that density.
         let most = self.a.nnz() / (LEAST_DENSITY as usize * widest as usize) + 1;
         let found = work.take::<u32>(HEAD + 4 * most)?;
         let (row_ptr, panels) = (self.row_ptr(), found.add(HEAD).cast::<[u32; 4]>());
@@ -54,18 +55,18 @@ impl<T: Scalar> BlockPacker<'_, T> {
         let found = work.read_vec(found, HEAD + 4 * most)?;
         let panels = found[HEAD..].chunks_exact(4).take(found[0] as usize);
         let panels = panels.map(|panel| {
-            let reach = Reach { least: panel[2], most: panel[3] };
-            Panel::over(panel[0] as usize..panel[1] as usize, reach, widest)
+            let span = ColumnSpan { least: panel[2], most: panel[3] };
+            Panel::over(panel[0] as usize..panel[1] as usize, span, widest)
         });
         Ok(panels.collect())
     }
 
-    /// The columns with the most entries, at most `columns`, and their entries. `None` if columns
-    /// have more entries than are told apart.
+    /// The columns with the most entries, at most `columns`, and their entries. `None` if
+    /// more than `columns` of them have at least [`BINS`] − 1 entries, which are not distinguished.
     pub(super) fn hottest(&self, columns: u32) -> Result<Option<(Buffer<u32>, HotEntries)>, Error> {
         let (work, ncols, nnz) = (&self.work, self.a.ncols, self.a.nnz());
         let (counts, bins) = (work.cleared::<u32>(ncols)?, work.cleared::<u32>(BINS as usize)?);
-        // Bound, columns with as many entries, and whether it is exceeded.
+        // See the kernel `blocked_cells_hottest`.
         let found = work.cleared::<u32>(3)?;
         let (col_idx, n) = (self.a.col_idx.ptr(), ncols as u32);
         let of_columns = Launch::over(ncols, 1);
@@ -87,8 +88,8 @@ impl<T: Scalar> BlockPacker<'_, T> {
         let (mut bounds, mut all) = ([0; 3], [0]);
         work.read(found, &mut bounds)?;
         work.read(before.add(ncols), &mut all)?;
-        let [_, ties, exceeded] = bounds;
-        if exceeded != 0 {
+        let [_, ties, is_unknown] = bounds;
+        if is_unknown != 0 {
             return Ok(None);
         }
         let hot = self.a.gpu.uninitialised((all[0] >> u32::BITS) as usize + ties as usize)?;
@@ -99,9 +100,9 @@ impl<T: Scalar> BlockPacker<'_, T> {
         // SAFETY: there is room for every hot column, and a place for every column.
         unsafe { work.run(CELLS, "blocked_cells_hot", of_columns.with(list))? };
         let before = self.sums(words, |numbers| {
-            let heat = Heat { col_idx, nnz: nnz as u64, places, masks, numbers };
+            let find = HotMasks { col_idx, nnz: nnz as u64, places, masks, numbers };
             // SAFETY: there is a mask and a number for every 32 entries.
-            unsafe { work.run(CELLS, "blocked_cells_heat", Launch::over(nnz, 1).with(heat)) }
+            unsafe { work.run(CELLS, "blocked_cells_hot_masks", Launch::over(nnz, 1).with(find)) }
         })?;
         Ok(Some((hot, HotEntries { masks, before, places })))
     }

@@ -1,6 +1,6 @@
 //! Targets of the parts, and the contents of the pieces.
 
-use super::{BlockPacker, Counted, FILE, FilledFrom, Tile, WARP};
+use super::{BlockPacker, CountedCells, FILE, PieceSource, Tile, WARP};
 use crate::device::kernels::blocked_pack::{Parts, PiecePtr, Rows, Split, Targets, Window};
 use crate::device::{Buffer, Launch, Ptr};
 use crate::formats::blocked::cuda::{DeviceBlocked, DeviceParts, UploadedPieces};
@@ -12,15 +12,15 @@ impl<T: Scalar> BlockPacker<'_, T> {
     pub(super) fn finish(
         &self,
         hot: Buffer<u32>,
-        near: (Counted, FilledFrom),
-        far: (Counted, FilledFrom),
+        near: (CountedCells, PieceSource),
+        far: (CountedCells, PieceSource),
         order: Buffer<u32>,
         equal: Option<T>,
     ) -> Result<Option<DeviceBlocked<T>>, Error> {
         let (work, gpu, nrows) = (&self.work, self.a.gpu, self.a.nrows);
         let n = nrows as u32;
         let parts = work.cleared::<u32>(nrows)?;
-        for Counted { panels, panel_count: count, tile_table: tiles, before, .. } in
+        for CountedCells { panels, panel_count: count, tile_table: tiles, before, .. } in
             [&near.0, &far.0]
         {
             let (panels, tiles, before) = (*panels, *tiles, *before);
@@ -47,13 +47,11 @@ impl<T: Scalar> BlockPacker<'_, T> {
         unsafe { work.run(FILE, "blocked_pack_rows", Launch::over(nrows + 1, 1).with(assign))? };
         let (near_pieces, far_pieces) =
             (self.filled(&near, parts, equal)?, self.filled(&far, parts, equal)?);
-        let full = |pieces: &[Tile], all: usize| {
-            let ends = pieces.iter().skip(1).map(|tile| tile.first_piece).chain([all as u32]);
-            let is_full = |(tile, end): &(&Tile, u32)| tile.first_piece < *end;
-            let tiles = pieces.iter().zip(ends).filter(is_full).map(|(tile, _)| *tile);
-            tiles.collect::<Vec<_>>()
-        };
-        let tiles = full(&near.0.tiles, near.0.pieces);
+        let ends = near.0.tiles.iter().skip(1).map(|tile| tile.first_piece);
+        let ends = ends.chain([near.0.pieces as u32]);
+        let has_pieces = |(tile, end): &(&Tile, u32)| tile.first_piece < *end;
+        let tiles: Vec<&Tile> =
+            near.0.tiles.iter().zip(ends).filter(has_pieces).map(|(tile, _)| tile).collect();
         let tile_ptr: Vec<u32> =
             tiles.iter().map(|tile| tile.first_piece).chain([near.0.pieces as u32]).collect();
         let windows: Vec<[u32; 2]> =
@@ -73,15 +71,15 @@ impl<T: Scalar> BlockPacker<'_, T> {
         DeviceBlocked::of_parts(gpu, shape, packed, widest, all_parts).map(Some)
     }
 
-    /// Fills pieces. `next` has the next target of every row.
+    /// Fills the pieces of near or far entries. `next` has the next target of every row.
     fn filled<C: Copy>(
         &self,
-        (counted, source): &(Counted, FilledFrom),
+        (counted, source): &(CountedCells, PieceSource),
         next: Ptr<u32>,
         equal: Option<T>,
     ) -> Result<UploadedPieces<T, C>, Error> {
         let (work, gpu, n) = (&self.work, self.a.gpu, self.a.nrows as u32);
-        let Counted { panels, panel_count, tile_table: tiles, before, cuts, .. } = *counted;
+        let CountedCells { panels, panel_count, tile_table: tiles, before, cuts, .. } = *counted;
         let (pieces, slots) = (counted.pieces as u32, counted.pieces * PIECE);
         let (mut runs, mut cut) = ([0], [0]);
         work.read(before.add(counted.cells), &mut runs)?;

@@ -1,14 +1,15 @@
 //! Packing on a GPU, from CSR arrays in its memory. The buffers are the same, bit for bit, as those
 //! of a matrix packed on the host.
 //!
-//! The entries of a row in a tile are a *cell*, in which there may be none:
+//! A *cell* has the entries of a row in a tile, perhaps none:
 //!
-//! 1. The entries of rows that are not sorted by column are put in the order of their cells.
-//! 2. Cells are counted: with `kib` those of the windows of all panels, with `hot` one per row for
-//!    the hot columns and one for the others.
+//! 1. Tiles are found: with `kib` the windows of all panels, with `hot` one of the hot columns and
+//!    one of the others.
+//! 2. The entries of every cell are counted; those of rows that are not sorted by column are put in
+//!    the order of their cells.
 //! 3. Prefix sums over the cells, tile by tile, give every entry its slot and every run its number.
-//! 4. The runs that continue in a piece give the pieces their first parts, and the parts of every
-//!    row their targets.
+//! 4. Runs that continue in another piece are counted: every piece gets the number of its first
+//!    part, and the parts of every row get their targets.
 //! 5. The host reads the sums and allocates the arrays, and a warp per batch fills them.
 
 mod cells;
@@ -17,7 +18,7 @@ mod fill;
 use super::cuda::DeviceBlocked;
 use super::panel::Panel;
 use super::{Block, BlockedPlan, PIECE};
-use crate::device::kernels::blocked_cells::{Cells, Classes, Count, Firsts, HeatOrder, Order};
+use crate::device::kernels::blocked_cells::{Classes, Count, Firsts, HotOrder, Order, Sorted};
 use crate::device::kernels::blocked_pack::{Differ, Pieces, Tiles};
 use crate::device::{CsrSource, Launch, Ptr, SCAN, WorkingMemory};
 use crate::memory::push;
@@ -36,8 +37,8 @@ const FILE: &str = "blocked_pack";
 const WARP: u32 = 32;
 
 /// Packs a matrix in GPU memory with blocks of `columns` columns. `None` if the host has to pack
-/// it: because it has 2³¹ entries, because most cells would be empty, or because its hot columns
-/// have more entries than are told apart.
+/// it: because it has 2³¹ entries, rows or columns, because most cells would be empty, or because
+/// the GPU cannot say which columns are hot (`hottest`).
 ///
 /// # Errors
 ///
@@ -63,7 +64,7 @@ pub(super) fn pack<T: Scalar>(
     }
 }
 
-/// Rows of a tile: `first_row` and the next ones. The kernels use the same layout.
+/// A tile of `rows` rows and `width` columns. The kernels use the same layout.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Tile {
@@ -72,42 +73,42 @@ struct Tile {
     first_row: u32,
     first_col: u32,
     width: u32,
-    /// Entries and pieces before it.
+    /// Number of entries before it, here and below of pieces.
     first_entry: u32,
     first_piece: u32,
 }
 
-/// Rows with the same windows, and the first of their tiles. The kernels use the same layout.
+/// Tiles of a panel, one for each of its windows. The kernels use the same layout.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct RowsOfPanel {
+struct PanelTiles {
     first_row: u32,
     windows: u32,
     first_tile: u32,
 }
 
-/// Cells and their tiles, some of which may be empty.
-struct Counted {
-    panels: Ptr<RowsOfPanel>,
+/// Tiles with the sums over their cells, and the assignment of pieces. A tile may be empty.
+struct CountedCells {
+    panels: Ptr<PanelTiles>,
     panel_count: u32,
     tiles: Vec<Tile>,
     tile_table: Ptr<Tile>,
     cells: usize,
-    /// Entries above 32 bits and runs below them, before every cell and in all.
+    /// Number of entries (upper half) and of runs (lower half) before every cell, and of all.
     before: Ptr<u64>,
     pieces: usize,
-    /// Cell behind the runs that begin before each piece.
+    /// First cell that begins in each piece or behind it.
     piece_cells: Ptr<u32>,
-    /// Runs that continue in earlier pieces.
+    /// Number of earlier pieces that a run continues in, for every piece and behind the last one.
     cuts: Ptr<u64>,
 }
 
-/// Hot entries of a matrix, or null without hot columns.
+/// Hot entries of a matrix. Null pointers without hot columns.
 #[derive(Clone, Copy)]
 struct HotEntries {
-    /// For 32 entries each a mask of the hot ones.
+    /// Mask of the hot entries in every word of 32.
     masks: Ptr<u32>,
-    /// Hot entries before each mask, and in all.
+    /// Number of hot entries before every word, and of all.
     before: Ptr<u64>,
     /// Number of every column among the hot ones.
     places: Ptr<u32>,
@@ -117,23 +118,23 @@ impl HotEntries {
     const NONE: Self = Self { masks: Ptr::NULL, before: Ptr::NULL, places: Ptr::NULL };
 }
 
-/// Entries that are packed as pieces.
-struct FilledFrom {
-    /// Word in the names of the kernels that fill pieces with them.
+/// Arrays from which pieces are filled, and the kernel.
+struct PieceSource {
+    /// Word in the name of the kernel: `window`, `near` or `far`.
     kernel: &'static str,
-    /// For windows the first entry of each cell in its row.
+    /// For windows the number of entries before each cell in its row.
     firsts: Ptr<u32>,
-    /// Positions of the entries in their rows, or null.
+    /// Original positions of the entries in their rows; null if rows are sorted.
     order: Ptr<u32>,
     hot: HotEntries,
 }
 
-/// Number of cells of the windows of panels.
+/// Number of cells of all panels.
 fn cells_of(panels: &[Panel]) -> u64 {
     panels.iter().map(|panel| panel.rows.len() as u64 * u64::from(panel.windows)).sum()
 }
 
-/// Most cells that a GPU packs: the host packs matrices with many empty ones in less memory.
+/// Largest number of cells that a GPU packs. With many empty ones the host needs less memory.
 fn most_cells(nnz: usize) -> u64 {
     (2 * nnz as u64).max(1 << 20).min(i32::MAX as u64)
 }
@@ -159,7 +160,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
         for panel in panels {
             let (first_row, rows) = (panel.rows.start as u32, panel.rows.len() as u32);
             let (windows, first_tile) = (panel.windows, tiles.len() as u32);
-            push(&mut rows_of, RowsOfPanel { first_row, windows, first_tile })?;
+            push(&mut rows_of, PanelTiles { first_row, windows, first_tile })?;
             for window in 0..windows {
                 let first_col = panel.first_col + window * panel.width;
                 let width = panel.width.min(self.a.ncols as u32 - first_col);
@@ -185,9 +186,9 @@ impl<T: Scalar> BlockPacker<'_, T> {
             let (tiles, cells) = (tile_table, cells as u32);
             if sorted {
                 let launch = Launch::over(cells as usize, 1);
-                let find = Cells { row_ptr, col_idx, tiles, count, cells, firsts, numbers };
+                let find = Sorted { row_ptr, col_idx, tiles, count, cells, firsts, numbers };
                 // SAFETY: there is a number and a first entry for every cell, here and below.
-                return unsafe { self.work.run(CELLS, "blocked_cells_cells", launch.with(find)) };
+                return unsafe { self.work.run(CELLS, "blocked_cells_sorted", launch.with(find)) };
             }
             self.work.clear(numbers, cells as usize)?;
             let (panels, count) = (self.table(&rows_of)?, rows_of.len() as u32);
@@ -208,13 +209,13 @@ impl<T: Scalar> BlockPacker<'_, T> {
         let far = self.pieces(&[], Vec::new(), (0, self.sums(0, |_| Ok(()))?), 0)?;
         let source = |kernel| {
             let order = if sorted { Ptr::NULL } else { order.ptr() };
-            FilledFrom { kernel, firsts, order, hot: HotEntries::NONE }
+            PieceSource { kernel, firsts, order, hot: HotEntries::NONE }
         };
         let (near, far) = ((near, source("window")), (far, source("far")));
         self.finish(self.a.gpu.uninitialised(0)?, near, far, order, equal)
     }
 
-    /// Packs hot columns and the other ones.
+    /// Packs the entries in hot columns and the others.
     fn hot(
         &self,
         columns: u32,
@@ -246,13 +247,13 @@ impl<T: Scalar> BlockPacker<'_, T> {
             let tile =
                 Tile { first_cell, rows, first_row, first_col, width, first_entry, first_piece };
             let (tiles, windows) = if count > 0 { (vec![tile], 1) } else { (Vec::new(), 0) };
-            let panel = RowsOfPanel { first_row, windows, first_tile };
+            let panel = PanelTiles { first_row, windows, first_tile };
             self.pieces(&[panel], tiles, (nrows, before), count)
         };
         let (near, far) = (counted(true, near_entries)?, counted(false, nnz - near_entries)?);
         let order = self.a.gpu.uninitialised(if sorted { 0 } else { nnz })?;
         if !sorted {
-            let launch = self.warps().with(HeatOrder {
+            let launch = self.warps().with(HotOrder {
                 row_ptr: self.row_ptr(),
                 nrows: nrows as u32,
                 masks: entries.masks,
@@ -261,10 +262,10 @@ impl<T: Scalar> BlockPacker<'_, T> {
                 order: order.ptr(),
             });
             // SAFETY: there is a position for every entry.
-            unsafe { self.work.run(CELLS, "blocked_cells_heat_order", launch)? };
+            unsafe { self.work.run(CELLS, "blocked_cells_hot_order", launch)? };
         }
         let source =
-            |kernel| FilledFrom { kernel, firsts: Ptr::NULL, order: Ptr::NULL, hot: entries };
+            |kernel| PieceSource { kernel, firsts: Ptr::NULL, order: Ptr::NULL, hot: entries };
         self.finish(hot, (near, source("near")), (far, source("far")), order, equal)
     }
 
@@ -312,11 +313,11 @@ impl<T: Scalar> BlockPacker<'_, T> {
     /// Assigns pieces to tiles, given the sums before their cells.
     fn pieces(
         &self,
-        panels: &[RowsOfPanel],
+        panels: &[PanelTiles],
         mut tiles: Vec<Tile>,
         (cells, before): (usize, Ptr<u64>),
         entries: usize,
-    ) -> Result<Counted, Error> {
+    ) -> Result<CountedCells, Error> {
         let work = &self.work;
         let count = tiles.len() as u32;
         let firsts = work.take::<u32>(tiles.len())?;
@@ -345,7 +346,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
             unsafe { work.run(FILE, "blocked_pack_pieces", launch) }
         })?;
         let (panel_count, panels) = (panels.len() as u32, self.table(panels)?);
-        Ok(Counted {
+        Ok(CountedCells {
             panels,
             panel_count,
             tiles,
@@ -358,7 +359,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
         })
     }
 
-    /// A warp per row.
+    /// A launch with a warp per row.
     fn warps(&self) -> Launch {
         Launch::over(self.a.nrows, WARP)
     }
