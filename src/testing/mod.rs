@@ -29,7 +29,7 @@ mod spmm;
 mod update;
 
 pub(crate) use conformance::{any_example, awkward, check_format, format_suite, product};
-pub(crate) use devices::{devices, gpu};
+pub(crate) use devices::{devices, few_cases, gpu};
 pub(crate) use few::check_few;
 pub(crate) use oracle::{Oracle, x_vector};
 pub(crate) use spmm::check_spmm;

@@ -45,7 +45,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
         let (work, nrows) = (&self.work, self.a.nrows as u32);
         // Every panel but the last has at least that density.
         let most = self.a.nnz() / (LEAST_DENSITY as usize * widest as usize) + 1;
-        let found = work.take::<u32>(HEAD + 4 * most)?;
+        let found = work.cleared::<u32>(HEAD + 4 * most)?;
         let (row_ptr, panels) = (self.row_ptr(), found.add(HEAD).cast::<[u32; 4]>());
         let cut = Panels { row_ptr, spans, nrows, widest, panels, count: found };
         // SAFETY: there is room for as many panels as there may be.

@@ -6,15 +6,8 @@ use super::*;
 use crate::device::{Device, Gpu};
 use crate::formats::ResidentMatrix;
 use crate::matrix::{CsrMatrix, gallery};
-use crate::testing::{Oracle, awkward, devices, product, x_vector};
+use crate::testing::{Oracle, awkward, few_cases, gpu, product, x_vector};
 use std::sync::Arc;
-
-fn gpu() -> Option<Gpu> {
-    devices().iter().find_map(|device| match device {
-        Device::Cuda(gpu) => Some(*gpu),
-        _ => None,
-    })
-}
 
 fn words<N: Copy + Into<u64>>(numbers: &[N]) -> Vec<u64> {
     numbers.iter().map(|&number| number.into()).collect()
@@ -83,7 +76,8 @@ fn check_all<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, name: &str) {
     for x in [Block::Windows, Block::Hot] {
         for packed in [false, true] {
             let plan = BlockedPlan { x, kib: 192, packed };
-            for columns in [8, 64, plan.columns(T::KIND)] {
+            let widths = [64, 8, plan.columns(T::KIND)];
+            for &columns in &widths[..if few_cases() { 1 } else { 3 }] {
                 check(gpu, a, &plan, columns, name);
             }
         }
@@ -92,15 +86,16 @@ fn check_all<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, name: &str) {
 
 #[test]
 fn awkward_matrices() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     awkward::<f32>().iter().for_each(|(name, a)| check_all(gpu, a, name));
     awkward::<f64>().iter().for_each(|(name, a)| check_all(gpu, a, name));
 }
 
 fn galleries<T: Scalar>(gpu: Gpu) {
-    for entry in gallery::list() {
+    let (each, entries) = if few_cases() { (5, 2000) } else { (1, 20_000) };
+    for entry in gallery::list().iter().step_by(each) {
         for values in gallery::Values::ALL {
-            let spec = entry.spec().scaled_to(20_000).with_values(values);
+            let spec = entry.spec().scaled_to(entries).with_values(values);
             check_all(gpu, &spec.generate::<T>().unwrap(), &spec.to_string());
         }
     }
@@ -108,20 +103,21 @@ fn galleries<T: Scalar>(gpu: Gpu) {
 
 #[test]
 fn the_gallery_in_f32() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     galleries::<f32>(gpu);
 }
 
 #[test]
 fn the_gallery_in_f64() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     galleries::<f64>(gpu);
 }
 
 #[test]
 fn rows_of_many_pieces_and_panels_of_many_rows() {
-    let Some(gpu) = gpu() else { return };
-    for text in ["lp,rows=300", "rmat,scale=14", "lognormal,rows=9000", "webbase,rows=40000"] {
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
+    let texts = ["lognormal,rows=9000", "lp,rows=300", "rmat,scale=14", "webbase,rows=40000"];
+    for text in &texts[..if few_cases() { 1 } else { 4 }] {
         let Ok(spec) = text.parse::<gallery::Spec>() else { panic!("{text}") };
         let a = spec.generate::<f64>().unwrap();
         for x in [Block::Windows, Block::Hot] {
