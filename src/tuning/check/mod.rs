@@ -41,13 +41,14 @@ const MOST_PRODUCTS: u64 = 40;
 /// Timed batches of a plan on a CPU, of which the least counts. Nothing interrupts one on a GPU.
 const CPU_BATCHES: u64 = 2;
 
-/// The same while the time falls: branch predictors learn the row lengths in several products.
+/// Largest number of batches of a plan on a CPU, while the time falls: branch predictors learn the
+/// row lengths in several products.
 const CPU_MOST_BATCHES: usize = 4;
 
 /// Ratio of the times of two successive batches below which the time is still falling.
 const FALLING: f64 = 0.93;
 
-/// Ratio to the least measured time from which on a plan is not timed in a second batch.
+/// Ratio to the least measured time above which a plan is not timed in a second batch.
 const TOO_SLOW: f64 = 1.5;
 
 /// Fewest products for one plan: one that warms up, and a product for each batch.
@@ -70,8 +71,8 @@ const HELD_ON_CPU: u64 = 64 << 20;
 /// same kernel and of another kernel of the format.
 const SPREADS: [f64; 2] = [0.06, 0.12];
 
-/// The same after measurements of other formats, in uncertainties of the prediction: large errors
-/// are more frequent than the normal distribution has them.
+/// The same standard deviation otherwise, over the uncertainty of the prediction: large errors are
+/// more frequent than in a normal distribution.
 const DOUBT: f64 = 2.0;
 
 /// Part of the logarithm of the ratio of measured to predicted time that is common to all formats.
