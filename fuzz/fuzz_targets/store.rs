@@ -17,8 +17,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::{fs, process};
 
-/// An entry of a store, with its key and its file. The store is in a folder in memory, if the system
-/// has one.
+/// An entry of a store, with its key and its file. The store is in a folder in memory, if there is
+/// such a folder.
 struct StoredEntry {
     store: Store,
     key: DecisionKey,

@@ -41,8 +41,7 @@ const MOST_PRODUCTS: u64 = 40;
 /// Timed batches of a plan on a CPU, of which the least counts. Nothing interrupts one on a GPU.
 const CPU_BATCHES: u64 = 2;
 
-/// Largest number of batches of a plan on a CPU, while the time falls: branch predictors learn the
-/// row lengths in several products.
+/// Most batches, while the time falls: branch predictors learn row lengths in several products.
 const CPU_MOST_BATCHES: usize = 4;
 
 /// Ratio of the times of two successive batches below which the time is still falling.

@@ -62,7 +62,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
     }
 
     /// The columns with the most entries, at most `columns`, and their entries. `None` if
-    /// more than `columns` of them have at least [`BINS`] − 1 entries, which are not distinguished.
+    /// more than `columns` of them have at least [`BINS`] - 1 entries, which are not distinguished.
     pub(super) fn hottest(&self, columns: u32) -> Result<Option<(Buffer<u32>, HotEntries)>, Error> {
         let (work, ncols, nnz) = (&self.work, self.a.ncols, self.a.nnz());
         let (counts, bins) = (work.cleared::<u32>(ncols)?, work.cleared::<u32>(BINS as usize)?);
