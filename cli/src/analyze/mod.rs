@@ -135,7 +135,7 @@ impl Findings {
         Some((self.took.analyze + self.took.select) / product)
     }
 
-    /// Traffic of every format with its default parameters.
+    /// Work of every format with its default parameters.
     fn formats(&self) -> impl Iterator<Item = (Plan, Work)> {
         // The name of a format alone is a plan of it. A name that does not parse is left out, and
         // so is a format that cannot hold the matrix.
@@ -144,7 +144,7 @@ impl Findings {
         plans.map(|plan| (plan.clone(), plan.work(&self.analysis, self.scalar)))
     }
 
-    /// Width of the ELL part by every rule, and the traffic of a hybrid of that width.
+    /// Width of the ELL part by every rule, and the work of a hybrid of that width.
     fn hyb_widths(&self) -> impl Iterator<Item = (String, u32, Work)> {
         let costs = self.decision.profile.costs(self.scalar);
         let measured = hyb::fastest(self.histogram(), Some(&costs));

@@ -200,7 +200,7 @@ fn version(engine: &str) -> Option<String> {
     (engine == cusparse::ENGINE).then(cusparse::version).flatten()
 }
 
-/// Traffic of an operator's product, with the bytes actually packed in place of the predicted ones,
+/// Work of an operator's product, with the bytes actually packed in place of the predicted ones,
 /// and the plan for several vectors if it is another one.
 fn work<T: Scalar>(
     op: &SparseOp<T>,

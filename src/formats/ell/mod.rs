@@ -105,7 +105,7 @@ impl Format for Ell {
     }
 }
 
-/// Traffic of rows cut or padded to `width`, without row lengths.
+/// Work of rows cut or padded to `width`, without row lengths.
 pub(crate) fn work_of_width(analysis: &Analysis, scalar: ScalarKind, width: u32) -> Work {
     let nrows = analysis.rows.nrows as u64;
     // Neither factor exceeds 2³², but with the bytes of a slot the product may.
