@@ -14,14 +14,25 @@ pub(crate) fn for_each(count: usize, task: &(dyn Fn(usize) + Sync)) {
 }
 
 /// Runs `body` for every item.
-pub(crate) fn for_each_item<I>(items: I, body: impl Fn(I::Item) + Sync)
+pub(crate) fn for_each_item<I>(mut items: I, body: impl Fn(I::Item) + Sync)
 where
     I: ExactSizeIterator + Send,
 {
-    let (count, items) = (items.len(), Mutex::new(items));
+    for_each_next(items.len(), &mut || items.next(), &body);
+}
+
+/// Runs `body` for `count` items; `next` returns one at a time. Compiled for each type of items,
+/// not for each loop.
+fn for_each_next<X>(
+    count: usize,
+    next: &mut (dyn FnMut() -> Option<X> + Send),
+    body: &(dyn Fn(X) + Sync),
+) {
+    let next = Mutex::new(next);
     for_each(count, &|_| {
-        let item = locked(&items, Iterator::next);
-        item.into_iter().for_each(&body);
+        if let Some(item) = locked(&next, |next| next()) {
+            body(item);
+        }
     });
 }
 
@@ -135,9 +146,9 @@ impl<A, New: Fn() -> A> SparePool<A, New> {
 
     /// Calls `with` with a value that no other task is using.
     pub(crate) fn with<R>(&self, with: impl FnOnce(&mut A) -> R) -> R {
-        let mut value = locked(&self.values, Vec::pop).unwrap_or_else(&self.new);
+        let mut value = pop(&self.values).unwrap_or_else(&self.new);
         let result = with(&mut value);
-        locked(&self.values, |values| values.push(value));
+        push(&self.values, value);
         result
     }
 
@@ -146,6 +157,15 @@ impl<A, New: Fn() -> A> SparePool<A, New> {
         let values = self.values.into_inner().unwrap_or_else(PoisonError::into_inner);
         values.into_iter().reduce(merge)
     }
+}
+
+// Functions and not closures, which would be compiled for each caller.
+fn pop<A>(values: &Mutex<Vec<A>>) -> Option<A> {
+    locked(values, Vec::pop)
+}
+
+fn push<A>(values: &Mutex<Vec<A>>, value: A) {
+    locked(values, |values| values.push(value));
 }
 
 fn locked<T, R>(mutex: &Mutex<T>, with: impl FnOnce(&mut T) -> R) -> R {

@@ -52,7 +52,7 @@ impl Fingerprint {
     fn of_columns(a: CsrColumns<'_>) -> Self {
         let offsets = digests(&a.row_ptr()[..a.nrows()], digest_offsets);
         let columns = digests(a.col_idx(), digest_columns);
-        Self::combine(b"structure.1.....", &[a.nrows(), a.ncols(), a.nnz()], [&offsets, &columns])
+        Self::combine(b"structure.1.....", &[a.nrows(), a.ncols(), a.nnz()], &[&offsets, &columns])
     }
 
     /// Hashes the values in order, and their type.
@@ -66,13 +66,19 @@ impl Fingerprint {
             ScalarKind::F32 => b"values.1.f32....",
             ScalarKind::F64 => b"values.1.f64....",
         };
-        Self::combine(name, &[values.len()], [&digests])
+        Self::combine(name, &[values.len()], &[&digests])
     }
 
-    fn combine<const N: usize>(name: &[u8; 16], sizes: &[usize], digests: [&Digests; N]) -> Self {
+    fn combine(name: &[u8; 16], sizes: &[usize], digests: &[&Digests]) -> Self {
         let mut bytes = name.to_vec();
-        bytes.extend(sizes.iter().flat_map(|&size| (size as u64).to_le_bytes()));
-        bytes.extend(digests.into_iter().flatten().flat_map(|digest| digest.to_le_bytes()));
+        for &size in sizes {
+            bytes.extend_from_slice(&(size as u64).to_le_bytes());
+        }
+        for digests in digests {
+            for digest in *digests {
+                bytes.extend_from_slice(&digest.to_le_bytes());
+            }
+        }
         Self(xxh3_128(&bytes))
     }
 }

@@ -70,12 +70,6 @@ fn too_large() -> String {
     format!("it has more than {MAX_BYTES} bytes, which no profile has")
 }
 
-/// Part common to all schemas.
-#[derive(Deserialize)]
-struct SchemaVersion {
-    schema: u32,
-}
-
 /// Fit of a profile to the target device, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -131,12 +125,10 @@ impl Profile {
         let profile: Self = match ron::from_str(text) {
             Ok(profile) => profile,
             // A profile of another schema has other fields.
-            Err(error) => {
-                match ron::from_str::<SchemaVersion>(text).map_err(not_a_profile)?.schema {
-                    SCHEMA => return Err(not_a_profile(error)),
-                    other => return Err(fail(Self::other_schema(other))),
-                }
-            }
+            Err(error) => match ron_text::schema_of(text).map_err(not_a_profile)? {
+                SCHEMA => return Err(not_a_profile(error)),
+                other => return Err(fail(Self::other_schema(other))),
+            },
         };
         if profile.schema != SCHEMA {
             return Err(fail(Self::other_schema(profile.schema)));

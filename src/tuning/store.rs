@@ -244,9 +244,9 @@ impl Store {
         let bytes = self.folder.read(&key.file(), MAX_BYTES).map_err(Miss::Untrusted)?;
         let bytes = bytes.ok_or(Miss::Unknown)?;
         let text = str::from_utf8(&bytes).map_err(|error| damaged(&error))?;
-        let schema: Schema = ron::from_str(text).map_err(|error| damaged(&error))?;
-        if schema.schema != SCHEMA {
-            return Err(Miss::Stale(format!("its schema is {}, not {SCHEMA}", schema.schema)));
+        let schema = ron_text::schema_of(text).map_err(|error| damaged(&error))?;
+        if schema != SCHEMA {
+            return Err(Miss::Stale(format!("its schema is {schema}, not {SCHEMA}")));
         }
         if !is_sealed(text) {
             return Err(damaged(&"its checksum is not that of its text"));
@@ -332,12 +332,6 @@ fn defect(timing_run: &TimingRun) -> Option<String> {
             Some(format!("{name} of {} is {number}", timed.plan))
         })
     })
-}
-
-/// Part of an entry common to all versions of the layout.
-#[derive(Deserialize)]
-struct Schema {
-    schema: u32,
 }
 
 #[cfg(test)]

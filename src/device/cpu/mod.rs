@@ -52,13 +52,18 @@ pub(crate) fn partition(
     align: usize,
     work_before: impl Fn(usize) -> u64,
 ) -> Box<[usize]> {
+    partition_by(items, align, &work_before)
+}
+
+/// As [`partition`], compiled one time.
+fn partition_by(items: usize, align: usize, work_before: &dyn Fn(usize) -> u64) -> Box<[usize]> {
     let total = work_before(items);
     let parts = parts(total);
     let mut bounds = vec![0];
     for part in 1..parts {
         // u128: work × parts may pass 2⁶⁴ for the largest matrices.
         let target = (u128::from(total) * u128::from(part) / u128::from(parts)) as u64;
-        let at = first_at_least(items, target, &work_before).next_multiple_of(align).min(items);
+        let at = first_at_least(items, target, work_before).next_multiple_of(align).min(items);
         if at > bounds[bounds.len() - 1] {
             bounds.push(at);
         }
@@ -214,13 +219,13 @@ pub(crate) fn brand() -> String {
         // SAFETY: every x86-64 processor has the instruction.
         let cpuid = |leaf: u32| -> CpuidResult { unsafe { __cpuid(leaf) } };
         if cpuid(0x8000_0000).eax >= *BRAND.end() {
-            let bytes: Vec<u8> = BRAND
-                .flat_map(|leaf| {
-                    let r = cpuid(leaf);
-                    [r.eax, r.ebx, r.ecx, r.edx]
-                })
-                .flat_map(u32::to_le_bytes)
-                .collect();
+            let mut bytes = Vec::new();
+            for leaf in BRAND {
+                let r = cpuid(leaf);
+                for register in [r.eax, r.ebx, r.ecx, r.edx] {
+                    bytes.extend_from_slice(&register.to_le_bytes());
+                }
+            }
             let text = String::from_utf8_lossy(&bytes);
             let words: Vec<&str> = text.trim_matches('\0').split_whitespace().collect();
             if !words.is_empty() {

@@ -21,13 +21,17 @@ pub(super) struct Stencil {
 
 impl Stencil {
     pub(super) fn new(extents: [usize; 3], directions: usize, unknowns: usize) -> Self {
-        let line = -1..=1isize;
-        let all = line.clone().flat_map(|z| {
-            let line = line.clone();
-            line.clone().flat_map(move |y| line.clone().map(move |x| [x, y, z]))
-        });
-        let near = |step: &[isize; 3]| step.iter().filter(|&&s| s != 0).count() <= directions;
-        Self { extents, steps: all.filter(near).collect(), unknowns }
+        let mut steps = Vec::new();
+        for z in -1..=1isize {
+            for y in -1..=1 {
+                for x in -1..=1 {
+                    if [x, y, z].iter().filter(|&&s| s != 0).count() <= directions {
+                        steps.push([x, y, z]);
+                    }
+                }
+            }
+        }
+        Self { extents, steps, unknowns }
     }
 
     pub(super) fn pattern(&self) -> Result<GeneratedPattern, Error> {

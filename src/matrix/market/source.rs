@@ -59,7 +59,7 @@ pub(super) fn open<'a>(path: &Path, reader: &'a Reader<'a>) -> Result<OpenedText
     let gzip = start.starts_with(GZIP_MAGIC);
     let bytes = Cursor::new(start).chain(file);
     if !compressed {
-        return Ok((unpack(path, reader, BufReader::with_capacity(BUFFER, bytes))?, None));
+        return Ok((unpack(path, reader, &mut BufReader::with_capacity(BUFFER, bytes))?, None));
     }
     let watched = Watched { bytes, total: metadata.len(), done: 0, reported: 0, reader };
     let mut text: Box<dyn Read + 'a> = if gzip {
@@ -69,15 +69,15 @@ pub(super) fn open<'a>(path: &Path, reader: &'a Reader<'a>) -> Result<OpenedText
     };
     let start = start_of(&mut text).map_err(|e| Error::io("decompress", path, e))?;
     let archive = is_tar(&start);
-    let bytes = Cursor::new(start).chain(text);
+    let mut bytes = Cursor::new(start).chain(text);
     if archive {
-        return Ok((unpack(path, reader, bytes)?, None));
+        return Ok((unpack(path, reader, &mut bytes)?, None));
     }
     Ok((Vec::new(), Some(sequential(bytes, "decompress"))))
 }
 
 /// The first bytes, enough to recognise an archive.
-fn start_of(bytes: &mut impl Read) -> io::Result<Vec<u8>> {
+fn start_of(bytes: &mut dyn Read) -> io::Result<Vec<u8>> {
     let mut start = Vec::with_capacity(TAR_BLOCK);
     bytes.take(TAR_BLOCK as u64).read_to_end(&mut start)?;
     Ok(start)
@@ -214,7 +214,7 @@ fn read_all(
     action: &'static str,
     path: &Path,
     reader: &Reader<'_>,
-    text: impl Read,
+    text: &mut dyn Read,
 ) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let read = text.take(reader.memory_limit.saturating_add(1)).read_to_end(&mut bytes);
@@ -239,7 +239,7 @@ pub(super) fn too_long(path: &Path, reader: &Reader<'_>) -> Error {
 
 /// Extracts the matrix from an archive: the file `NAME.mtx` of a folder or an archive `NAME`, else
 /// the only `.mtx`.
-fn unpack(path: &Path, reader: &Reader<'_>, archive: impl Read) -> Result<Vec<u8>, Error> {
+fn unpack(path: &Path, reader: &Reader<'_>, archive: &mut dyn Read) -> Result<Vec<u8>, Error> {
     let broken = |e| Error::io("unpack", path, e);
     // Of headers the archive reader holds everything in memory.
     let headers = HEADERS.min(reader.memory_limit.max(8 * TAR_BLOCK as u64));
