@@ -168,10 +168,10 @@ fn damaged_entries_are_misses_and_are_replaced() {
     fs::write(&path, [0xff, 0xfe, 0x00]).unwrap();
     miss();
     for (number, wrong) in [
-        ("prepare: Some(1e-5)", "prepare: Some(NaN)"),
-        ("median: Some(1e-5)", "median: Some(inf)"),
-        ("median: Some(1e-5)", "median: Some(-1e-5)"),
-        ("spread: Some(1e-5)", "spread: Some(-inf)"),
+        ("prepare: Some(0.00001)", "prepare: Some(NaN)"),
+        ("median: Some(0.00001)", "median: Some(inf)"),
+        ("median: Some(0.00001)", "median: Some(-0.00001)"),
+        ("spread: Some(0.00001)", "spread: Some(-inf)"),
         ("seconds: 0.5", "seconds: NaN"),
         ("packing: 0.25", "packing: -0.25"),
     ] {
