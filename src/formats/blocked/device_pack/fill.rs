@@ -56,6 +56,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
             tiles.iter().map(|tile| tile.first_piece).chain([near.0.pieces as u32]).collect();
         let windows: Vec<[u32; 2]> =
             tiles.iter().map(|tile| [tile.first_col, tile.width]).collect();
+        // The uploads wait for all launches.
         let packed = DeviceParts {
             hot,
             tile_ptr: gpu.upload(&tile_ptr)?,
