@@ -32,13 +32,6 @@ pub(crate) fn inserted<I, C: Default + Extend<I>>(items: impl IntoIterator<Item 
     all
 }
 
-/// Inserts an item into a short sorted list, unless the list has it.
-pub(crate) fn insert<T: Ord>(sorted: &mut Vec<T>, item: T) {
-    if let Err(at) = sorted.binary_search(&item) {
-        sorted.insert(at, item);
-    }
-}
-
 /// Sorts rows by length in descending order; equal ones keep their order. The lengths begin with
 /// that of row `first`.
 pub(crate) fn longest_first(rows: &mut [u32], first: u32, lengths: &[u32]) {

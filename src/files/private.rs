@@ -142,15 +142,9 @@ impl PrivateFolder {
                 modified: data.modified().ok()?,
             })
         });
-        let now = SystemTime::now();
-        let age = |file: &FolderFile| (file.modified <= now, file.modified);
-        let mut sorted = Vec::new();
-        // Not `sort_by_key`, which takes longer to compile than everything else here.
-        for file in files {
-            let at = sorted.partition_point(|other| age(other) <= age(&file));
-            sorted.insert(at, file);
-        }
-        sorted
+        let (mut files, now) = (files.collect::<Vec<_>>(), SystemTime::now());
+        files.sort_by_key(|file| (file.modified <= now, file.modified));
+        files
     }
 
     /// Opens the folder, and creates it if `make`; `None` if it does not exist.

@@ -13,7 +13,6 @@ use crate::device::{Ceilings, Device, DeviceSpec};
 use crate::error::printable;
 use crate::files::absolute;
 use crate::formats::{Plan, Target, csr};
-use crate::order::insert;
 use crate::{Error, ScalarKind};
 use etcetera::BaseStrategy;
 use serde::Serialize;
@@ -258,12 +257,10 @@ impl UserProfiles {
                 return Vec::new();
             }
         };
-        let mut paths = Vec::new();
-        for path in entries.flatten().map(|entry| entry.path()) {
-            if path.extension() == Some(OsStr::new(ENDING)) {
-                insert(&mut paths, path);
-            }
-        }
+        let paths = entries.flatten().map(|entry| entry.path());
+        let mut paths: Vec<_> =
+            paths.filter(|path| path.extension() == Some(OsStr::new(ENDING))).collect();
+        paths.sort();
         if paths.len() > MAX_FILES {
             let (there, folder) = (paths.len(), folder.display().to_string());
             let folder = printable(&folder);

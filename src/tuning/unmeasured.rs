@@ -4,7 +4,8 @@ use super::cost::Coefficients;
 use super::profile::Profile;
 use crate::ScalarKind;
 use crate::formats::{FormatKind, Plan, Target, Work, csr};
-use crate::order::insert;
+use crate::order::inserted;
+use std::collections::BTreeSet;
 
 impl Profile {
     /// Kernels without coefficients in a scalar type, of plans for the profile's kind of device
@@ -19,9 +20,8 @@ impl Profile {
             self.coefficients(scalar, kernel).is_none()
                 && self.default_coefficients(scalar, plan, &Work::default()).is_none()
         });
-        let mut kernels = Vec::new();
-        unknown.for_each(|plan| insert(&mut kernels, plan.kernel(on)));
-        kernels
+        // Sorted, without duplicates.
+        inserted::<_, BTreeSet<_>>(unknown.map(|plan| plan.kernel(on))).into_iter().collect()
     }
 
     /// Coefficients of a plan whose kernel was not measured: its bytes at its share of the copy
