@@ -7,7 +7,7 @@ use super::*;
 use crate::device::{Device, Gpu};
 use crate::formats::DeviceMatrix;
 use crate::matrix::{CsrMatrix, gallery};
-use crate::testing::{awkward, devices, x_vector};
+use crate::testing::{awkward, gpu, x_vector};
 use proptest::prelude::*;
 
 /// Windows that blocks sort as a whole, several or one at a time, and windows that are sorted digit
@@ -23,13 +23,6 @@ const ORDERS: [Order; 7] = [
 ];
 
 const ENCODINGS: [ValueEncoding; 2] = [ValueEncoding::Plain, ValueEncoding::Packed];
-
-fn gpu() -> Option<Gpu> {
-    devices().iter().find_map(|device| match device {
-        Device::Cuda(gpu) => Some(*gpu),
-        _ => None,
-    })
-}
 
 /// All buffers of a matrix by name, as bits; `None` for an absent buffer.
 fn buffers<T: Scalar>(a: &DevicePsell<T>) -> Vec<(&'static str, Option<Vec<u64>>)> {
@@ -107,7 +100,7 @@ const LONGS: [u32; 3] = [4, 60, Packing::MAX_SPLIT];
 
 #[test]
 fn awkward_matrices() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     for (name, a) in awkward::<f32>() {
         check_all(gpu, &a, &LONGS, name);
     }
@@ -127,19 +120,19 @@ fn galleries<T: Scalar>(gpu: Gpu, nnz: usize) {
 
 #[test]
 fn the_gallery_in_f32() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     galleries::<f32>(gpu, 20_000);
 }
 
 #[test]
 fn the_gallery_in_f64() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     galleries::<f64>(gpu, 20_000);
 }
 
 #[test]
 fn many_rows_in_every_order() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     for text in ["road,n=150", "webbase,rows=20000", "poisson2d,n=170", "circuit,rows=20000"] {
         let Ok(spec) = text.parse::<gallery::Spec>() else { panic!("{text}") };
         check_all(gpu, &spec.generate::<f32>().unwrap(), &[3, 60], text);
@@ -165,7 +158,7 @@ fn matrix<T: Scalar>(
 
 #[test]
 fn columns_far_apart() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     let ncols = u32::MAX as usize - 1;
     type Columns = fn(usize) -> Vec<u32>;
     let cases: [(&str, Columns); 6] = [
@@ -183,7 +176,7 @@ fn columns_far_apart() {
 
 #[test]
 fn any_bits_of_values() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     let nan = f64::from_bits(0x7ff8_0000_dead_beef);
     let special = [0.0, -0.0, f64::NAN, nan, f64::INFINITY, 1.0, f64::from_bits(1)];
     let cols = |row: usize| (0..20).map(|k| (row + k * k) as u32).collect();
@@ -199,7 +192,7 @@ fn any_bits_of_values() {
 /// The rows between stencils are of other kinds, and slices with the same slots are not adjacent.
 #[test]
 fn slots_that_are_shared() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     let mut row_ptr = vec![0];
     let mut col_idx = Vec::new();
     for row in 0..20_000u32 {
@@ -226,7 +219,7 @@ proptest! {
         group in prop::sample::select(&Packing::GROUPS[..]),
         long in 1u32..14,
     ) {
-        if let Some(gpu) = gpu() {
+        if let Some(&Device::Cuda(gpu)) = gpu() {
             let row = |r: usize| rows.get(r).cloned().unwrap_or_default();
             let values = ENCODINGS[usize::from(packed)];
             let a = matrix(90, row, |k| (k % 7) as f64);
@@ -315,13 +308,13 @@ fn wide_slices_with<T: Scalar>(gpu: Gpu, of: fn(usize) -> T) {
 
 #[test]
 fn wide_slices_in_f32() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     wide_slices_with(gpu, |k| k as f32);
 }
 
 #[test]
 fn wide_slices_in_f64() {
-    let Some(gpu) = gpu() else { return };
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
     wide_slices_with(gpu, |k| k as f64);
 }
 
@@ -336,7 +329,7 @@ proptest! {
         group in prop::sample::select(&Packing::GROUPS[..]),
         long in prop::sample::select(&[100, 192, 193, 500, Packing::MAX_SPLIT][..]),
     ) {
-        if let Some(gpu) = gpu() {
+        if let Some(&Device::Cuda(gpu)) = gpu() {
             let row = |r: usize| match rows.get(r).copied() {
                 Some((0, apart, len)) => (0..len).map(|k| r as u32 + apart * k).collect(),
                 Some((1, apart, len)) => (0..len).map(|k| apart * k + k % apart).collect(),
