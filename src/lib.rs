@@ -146,7 +146,7 @@ pub use formats::FormatKind;
 pub use formats::{Layout, Multivector, Plan};
 pub use matrix::{CsrCow, CsrMatrix, CsrView, Index, ToCsr, Triplets};
 #[doc(hidden)]
-pub use memory::{check_room, filled, listed, reserved, try_zeroed, zeroed};
+pub use memory::{Reserve, check_room, filled, listed, reserved, try_zeroed, zeroed};
 pub use op::{SparseOp, SparseOpBuilder, Tuning};
 #[doc(hidden)]
 pub use precision::ExactIn;

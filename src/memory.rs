@@ -7,8 +7,10 @@
 //! 86 to 97 GB/s in huge pages.
 
 mod limit;
+mod reserve;
 
 pub(crate) use limit::limit;
+pub use reserve::Reserve;
 
 use crate::{Error, parallel};
 use bytemuck::Zeroable;
@@ -71,6 +73,9 @@ pub fn reserved<T>(len: usize) -> Result<Vec<T>, Error> {
 /// [`Error::HostMemory`] if the system refuses the memory.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
     let bytes = (list.len().saturating_add(more) as u64).saturating_mul(size_of::<T>() as u64);
+    if reserve::is_low() {
+        return Err(refused(bytes));
+    }
     list.try_reserve(more).map_err(|_| refused(bytes))
 }
 
@@ -163,7 +168,10 @@ const SMALL: u64 = 1 << 20;
 fn check<T>(len: usize) -> Result<u64, Error> {
     let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
     // Small allocations are left to the allocator: the limit is a system call.
-    if bytes > SMALL && bytes > limit() { Err(refused(bytes)) } else { Ok(bytes) }
+    if reserve::is_low() || bytes > SMALL && bytes > limit() {
+        return Err(refused(bytes));
+    }
+    Ok(bytes)
 }
 
 fn refused(needed: u64) -> Error {

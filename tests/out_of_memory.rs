@@ -1,30 +1,39 @@
-//! Allocations of the size of a matrix that fail, one after the other: a typed error or a right
-//! answer, and never an abort.
+//! Allocations that fail: one of the size of a matrix, or all from some number on, whose small ones
+//! the reserve serves. The result is a typed error or a right answer, and never an abort.
 //!
 //! Every failure happens in a process of its own, which this test starts: an allocation whose
 //! failure is not handled ends the process.
 
 use sparseop::formats::FormatKind;
 use sparseop::matrix::{CsrMatrix, gallery, market};
-use sparseop::{Error, ErrorKind, Multivector, SparseOp, SparseOpBuilder, Tuning};
+use sparseop::{Error, ErrorKind, Multivector, Reserve, SparseOp, SparseOpBuilder, Tuning};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-/// Least number of bytes of an allocation that fails. Smaller ones are those of tables and threads.
+/// Least number of bytes of an allocation that fails alone. Smaller ones are those of tables and
+/// threads.
 const LARGE: usize = 1 << 16;
 
-/// Environment variable of the process: the work, and the number of the allocation that fails.
+/// Environment variable of the process: the work, the number of the first allocation that fails,
+/// and which fail.
 const CHILD: &str = "SPARSEOP_TEST_FAILING";
 
 struct Failing;
 
-static LARGE_ONES: AtomicUsize = AtomicUsize::new(0);
+static COUNTED: AtomicUsize = AtomicUsize::new(0);
+/// Number of the allocation that fails now, and of the one that was asked for.
 static FAILS: AtomicUsize = AtomicUsize::new(usize::MAX);
+static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// True if all allocations of any size are counted and fail from that number on.
+static ALL: AtomicBool = AtomicBool::new(false);
 
 impl Failing {
     fn refuses(size: usize) -> bool {
-        size >= LARGE && LARGE_ONES.fetch_add(1, SeqCst) == FAILS.load(SeqCst)
+        if ALL.load(SeqCst) {
+            return COUNTED.fetch_add(1, SeqCst) >= FAILS.load(SeqCst);
+        }
+        size >= LARGE && COUNTED.fetch_add(1, SeqCst) == FAILS.load(SeqCst)
     }
 }
 
@@ -61,7 +70,7 @@ unsafe impl GlobalAlloc for Failing {
 }
 
 #[global_allocator]
-static ALLOCATOR: Failing = Failing;
+static ALLOCATOR: Reserve<Failing> = Reserve(Failing);
 
 fn matrix() -> CsrMatrix<f64> {
     "banded,rows=3000".parse::<gallery::Spec>().unwrap().generate().unwrap()
@@ -142,9 +151,13 @@ fn work(name: &str) -> Result<(), Error> {
     let path = folder.path().join("a.mtx");
     market::write(&path, a.view())?;
     let arm = || {
-        let number = std::env::var(CHILD).unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-        LARGE_ONES.store(0, SeqCst);
+        let asked = std::env::var(CHILD).unwrap();
+        let mut words = asked.split(' ').skip(1);
+        let number = words.next().unwrap().parse().unwrap();
+        FIRST.store(number, SeqCst);
         FAILS.store(number, SeqCst);
+        ALL.store(words.next().unwrap() == "all", SeqCst);
+        COUNTED.store(0, SeqCst);
     };
     let builder = SparseOpBuilder::new().device(sparseop::Device::Cpu).updatable(true);
     let tuning = match name {
@@ -168,6 +181,7 @@ fn work(name: &str) -> Result<(), Error> {
     let mut op = builder.tuning(tuning).build(&a)?;
     let used = use_of(&mut op, &mut a);
     if used.is_err() && reached() {
+        FAILS.store(usize::MAX, SeqCst);
         use_of(&mut op, &mut a).expect("there is memory again");
     }
     used
@@ -175,53 +189,90 @@ fn work(name: &str) -> Result<(), Error> {
 
 /// True if the allocation that fails has come.
 fn reached() -> bool {
-    LARGE_ONES.load(SeqCst) > FAILS.load(SeqCst)
+    COUNTED.load(SeqCst) > FIRST.load(SeqCst)
+}
+
+/// Failures from allocation `number` on, which a process of its own reports, and true unless the
+/// work ended before it.
+fn failure(test: &str, name: &str, number: usize, which: &str, wrong: &mut Vec<String>) -> bool {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(CHILD, format!("{name} {number} {which}"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&child.stdout).into_owned();
+    let line = text.lines().find(|line| line.starts_with("CHILD")).unwrap_or_default();
+    let is_right = line.starts_with("CHILD done")
+        || line.starts_with(&format!("CHILD {:?}", ErrorKind::OutOfMemory))
+        || line.starts_with(&format!("CHILD {:?}", ErrorKind::Unsupported));
+    if !is_right {
+        let message = String::from_utf8_lossy(&child.stderr).into_owned();
+        wrong.push(format!("{name}, {which} {number}: {line} {message}"));
+    }
+    line.contains("true")
+}
+
+/// Does the work that the parent asks for, and reports it; false in the parent.
+fn is_child() -> bool {
+    let Ok(asked) = std::env::var(CHILD) else { return false };
+    let done = work(asked.split(' ').next().unwrap());
+    let reached = reached();
+    FAILS.store(usize::MAX, SeqCst);
+    match done {
+        Ok(()) => println!("\nCHILD done {reached}"),
+        Err(error) => println!("\nCHILD {:?} {reached}: {error}", error.kind()),
+    }
+    true
+}
+
+/// Names of all kinds of work: with the variable every example of a plan, otherwise one of each
+/// format.
+fn works() -> impl Iterator<Item = &'static str> {
+    let all = std::env::var_os("SPARSEOP_TEST_LARGE").is_some();
+    let examples = move |kind: &FormatKind| {
+        kind.examples().iter().copied().take(if all { usize::MAX } else { 1 })
+    };
+    let plans = FormatKind::ALL.iter().flat_map(examples);
+    ["read", "write", "predict", "check"].into_iter().chain(GENERATED).chain(plans)
 }
 
 #[test]
 fn every_large_allocation_may_fail() {
-    if let Ok(asked) = std::env::var(CHILD) {
-        let name = asked.split(' ').next().unwrap();
-        let done = work(name);
-        let reached = reached();
-        FAILS.store(usize::MAX, SeqCst);
-        match done {
-            Ok(()) => println!("\nCHILD done {reached}"),
-            Err(error) => println!("\nCHILD {:?} {reached}: {error}", error.kind()),
-        }
+    if is_child() {
         return;
     }
-    // With the variable every example of a plan, otherwise one of each format.
-    let all = std::env::var_os("SPARSEOP_TEST_LARGE").is_some();
-    let plans = |kind: &FormatKind| kind.examples().iter().take(if all { usize::MAX } else { 1 });
-    let plans = FormatKind::ALL.iter().flat_map(plans);
     let mut failures = 0;
     let mut wrong = Vec::new();
-    let works = ["read", "write", "predict", "check"].into_iter().chain(GENERATED);
-    for name in works.chain(plans.copied()) {
-        for number in 0.. {
-            let child = Command::new(std::env::current_exe().unwrap())
-                .args(["every_large_allocation_may_fail", "--exact", "--nocapture"])
-                .env(CHILD, format!("{name} {number}"))
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&child.stdout).into_owned();
-            let line = text.lines().find(|line| line.starts_with("CHILD")).unwrap_or_default();
-            let is_right = line.starts_with("CHILD done")
-                || line.starts_with(&format!("CHILD {:?}", ErrorKind::OutOfMemory))
-                || line.starts_with(&format!("CHILD {:?} false", ErrorKind::Unsupported));
-            if !is_right {
-                let message = String::from_utf8_lossy(&child.stderr).into_owned();
-                wrong.push(format!("{name}, allocation {number}: {line} {message}"));
-            }
-            assert!(number < 1000, "{name}: {line}");
-            if line.contains("false") || line.is_empty() {
-                break;
-            }
-            failures += 1;
-        }
+    for name in works() {
+        let mut fails = |number: &usize| {
+            failure("every_large_allocation_may_fail", name, *number, "one", &mut wrong)
+        };
+        let count = (0..1000).take_while(|number| fails(number)).count();
+        assert!(count < 1000, "{name}");
+        failures += count;
     }
     eprintln!("{failures} failed allocations");
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(failures > 100, "{failures}");
+}
+
+#[test]
+fn memory_may_end_at_any_allocation() {
+    if is_child() {
+        return;
+    }
+    // Numbers of allocations grow by this factor, so that a few dozen are tried of many thousand.
+    let step = if std::env::var_os("SPARSEOP_TEST_LARGE").is_some() { 1.02 } else { 1.3 };
+    let mut failures = 0;
+    let mut wrong = Vec::new();
+    for name in works() {
+        let mut number = 0;
+        while failure("memory_may_end_at_any_allocation", name, number, "all", &mut wrong) {
+            failures += 1;
+            number = ((number as f64 * step) as usize).max(number + 1);
+        }
+    }
+    eprintln!("memory ended {failures} times");
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert!(failures > 100, "{failures}");
 }

@@ -25,5 +25,9 @@ pub use product::{
 pub use stream::{sparseop_stream, sparseop_stream_destroy, sparseop_stream_wrap};
 pub use types::*;
 
+/// Memory that ends is an error, also where an allocation is small.
+#[global_allocator]
+static ALLOCATOR: sparseop::Reserve<std::alloc::System> = sparseop::Reserve(std::alloc::System);
+
 #[cfg(test)]
 mod tests;

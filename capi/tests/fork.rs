@@ -105,4 +105,18 @@ fn children_of_fork_compute_and_little_memory_is_an_error() {
         wide.0 as i32
     });
     assert_eq!(small, Some(sparseop_status::OutOfMemory as i32));
+
+    // Only blocks of less than 512 bytes are left: the C library itself aborts without them.
+    let nothing = in_child(|| {
+        // SAFETY: a valid limit, and memory that is kept to the end of the process.
+        unsafe {
+            let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+            for bytes in (9..20).rev().map(|power| 1 << power) {
+                while !std::hint::black_box(libc::malloc(bytes)).is_null() {}
+            }
+        }
+        create((ROWS, ROWS), arrays, SPARSEOP_TRANSPOSE).0 as i32
+    });
+    assert_eq!(nothing, Some(sparseop_status::OutOfMemory as i32));
 }

@@ -22,6 +22,10 @@ mod view;
 
 use pyo3::prelude::*;
 
+/// Memory that ends is an error, also where an allocation is small.
+#[global_allocator]
+static ALLOCATOR: sparseop::Reserve<std::alloc::System> = sparseop::Reserve(std::alloc::System);
+
 /// The module `sparseop._sparseop`.
 #[pymodule]
 mod _sparseop {
