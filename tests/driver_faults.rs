@@ -8,6 +8,7 @@ mod library;
 use library::{
     Faults, Results, Trial, build, function, in_process_with_library, leave_out, output,
 };
+use sparseop::device::{DeviceArray, ForeignCsr, Offsets};
 use sparseop::formats::FormatKind;
 use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::{
@@ -65,6 +66,38 @@ fn work(
     Ok(())
 }
 
+/// The plan with this name, or a check of the predicted one.
+fn tuning(name: &str) -> Tuning {
+    match name {
+        "check" => Tuning::Check,
+        plan => Tuning::Fixed(plan.parse().unwrap()),
+    }
+}
+
+/// Failures of every kind in `work`, which builds an operator for `a` and uses it.
+fn failures_in(
+    faults: &Faults,
+    (name, failures): (&str, Option<usize>),
+    a: &CsrMatrix<f64>,
+    work: impl Fn(&mut Option<SparseOp<f64>>, &mut Results) -> Result<(), Error>,
+) {
+    let mut right = Results::new();
+    // The first time loads kernels.
+    for _ in 0..2 {
+        right.clear();
+        if let Err(error) = work(&mut None, &mut right) {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+        }
+    }
+    let kinds = &[ErrorKind::OutOfMemory, ErrorKind::Gpu];
+    let trial = Trial { name, right: &right, kinds, failures, gpus: 1 };
+    let multiply = |op: &SparseOp<f64>| {
+        let mut y = vec![0.0; a.nrows()];
+        op.apply(&vec![1.0; a.ncols()], &mut y).map(|()| y)
+    };
+    trial.run(faults, work, multiply);
+}
+
 /// Every failure of every kind, for every plan.
 fn every_failure(faults: &Faults) {
     let (gpu, a) = (Device::cuda(0).unwrap(), matrix());
@@ -72,25 +105,100 @@ fn every_failure(faults: &Faults) {
     let plans = |kind: &FormatKind| kind.examples().iter().take(if all { usize::MAX } else { 1 });
     let plans: Vec<&str> = FormatKind::ALL.iter().flat_map(plans).copied().collect();
     for name in ["check"].into_iter().chain(plans) {
-        let tuning = match name {
-            "check" => Tuning::Check,
-            plan => Tuning::Fixed(plan.parse().unwrap()),
+        let tuning = tuning(name);
+        failures_in(faults, (name, None), &a, |op, done| work(&gpu, &tuning, &a, op, done));
+    }
+}
+
+/// Plans that a GPU packs itself: without and with sorting in and beyond a block, with codes of
+/// values, long rows and wide slices; and cache blocks of either kind.
+const PACKED: [&str; 6] = [
+    "psell(sigma:1)",
+    "psell(sigma:1,values:packed,group:4,split:60)",
+    "psell(sigma:512)",
+    "psell(sigma:100000)",
+    "blocked(kib:192)",
+    "blocked(hot:1,values:packed)",
+];
+
+/// Plans that a GPU packs in other steps if rows are not sorted by column.
+const PACKED_UNSORTED: [&str; 2] = ["blocked(kib:192)", "blocked(hot:1)"];
+
+/// A matrix of 81,000 entries with one long row and three values. Rows are sorted by column, or in
+/// the opposite order.
+fn matrix_to_pack(is_sorted: bool) -> CsrMatrix<f64> {
+    const ROWS: usize = 16_000;
+    let (mut row_ptr, mut col_idx, mut values) = (vec![0], Vec::new(), Vec::new());
+    for row in 0..ROWS {
+        let (first, distance, len) = match row {
+            777 => (0, 1, 9_000),
+            _ => (5 * row % 15_000, 97, 3 + row % 4),
         };
-        let mut right = Results::new();
-        // The first time loads kernels.
-        for _ in 0..2 {
-            right.clear();
-            if let Err(error) = work(&gpu, &tuning, &a, &mut None, &mut right) {
-                assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
-            }
+        let cols = (0..len).map(|k| (first + k * distance) as u32);
+        match is_sorted {
+            true => col_idx.extend(cols),
+            false => col_idx.extend(cols.rev()),
         }
-        let kinds = &[ErrorKind::OutOfMemory, ErrorKind::Gpu];
-        let trial = Trial { name, right: &right, kinds, failures: None, gpus: 1 };
-        let multiply = |op: &SparseOp<f64>| {
-            let mut y = vec![0.0; a.nrows()];
-            op.apply(&vec![1.0; a.ncols()], &mut y).map(|()| y)
+        values.extend((0..len).map(|k| (1 + k % 3) as f64));
+        row_ptr.push(col_idx.len());
+    }
+    CsrMatrix::try_new(ROWS, ROWS, row_ptr, col_idx, values).unwrap()
+}
+
+/// Multiplies with an operator before and after new values, which are the same.
+fn use_briefly(
+    a: &CsrMatrix<f64>,
+    op: &mut SparseOp<f64>,
+    done: &mut Results,
+) -> Result<(), Error> {
+    let (x, mut y) = (vec![1.0; a.ncols()], vec![0.5; a.nrows()]);
+    op.apply(&x, &mut y)?;
+    done.push(y.clone());
+    op.update_values(a.values())?;
+    op.apply(&x, &mut y)?;
+    done.push(y);
+    Ok(())
+}
+
+/// Every failure of every kind while a GPU analyses and packs a matrix that is in its memory, or
+/// packs one of the host; some of those in a check.
+fn failures_in_packing(faults: &Faults) {
+    const IN_CHECK: usize = 100;
+    let gpu = &Device::cuda(0).unwrap();
+    let new = |name: &str| {
+        SparseOpBuilder::new().device(gpu.clone()).updatable(true).tuning(tuning(name))
+    };
+    for (is_sorted, plans) in [(true, &PACKED[..]), (false, &PACKED_UNSORTED)] {
+        let a = &matrix_to_pack(is_sorted);
+        let row_ptr = DeviceArray::from_slice(gpu, a.row_ptr()).unwrap();
+        let col_idx = DeviceArray::from_slice(gpu, a.col_idx()).unwrap();
+        let values = DeviceArray::from_slice(gpu, a.values()).unwrap();
+        let (offsets, shape) = (Offsets::Bits64(row_ptr.address()), (a.nrows(), a.ncols()));
+        let (cols, values_at) = (col_idx.address(), values.address());
+        // SAFETY: the arrays are those of the matrix, and outlive the operators.
+        let there = unsafe {
+            ForeignCsr::<f64>::from_raw(gpu, shape, a.nnz(), offsets, cols, values_at).unwrap()
         };
-        trial.run(faults, |op, done| work(&gpu, &tuning, &a, op, done), multiply);
+        let build =
+            |builder: &SparseOpBuilder| builder.build_from_device(&Stream::new(gpu)?, &there);
+        for &name in plans {
+            let (builder, name) = (new(name), format!("{name}, sorted: {is_sorted}"));
+            // An analysis or packing on the host ends with a copy to the GPU, which takes time.
+            let upload = build(&builder).unwrap().preparation().upload;
+            assert_eq!(upload, 0.0, "{name}: the GPU has not packed");
+            failures_in(faults, (&name, None), a, |op, done| {
+                use_briefly(a, op.insert(build(&builder)?), done)
+            });
+        }
+        failures_in(faults, ("a check on the GPU", Some(IN_CHECK)), a, |op, done| {
+            use_briefly(a, op.insert(build(&new("check"))?), done)
+        });
+        for (name, failures) in [(plans[0], None), ("check", Some(IN_CHECK))] {
+            let (builder, of_host) = (new(name), format!("{name} of the host"));
+            failures_in(faults, (&of_host, failures), a, |op, done| {
+                use_briefly(a, op.insert(builder.build(a)?), done)
+            });
+        }
     }
 }
 
@@ -228,6 +336,12 @@ fn errors_that_are_lost_and_memory_that_is_lost_are_noticed() {
 #[test]
 fn every_call_of_the_driver_may_fail() {
     in_process_with_library("every_call_of_the_driver_may_fail", &[], every_failure);
+}
+
+#[test]
+fn every_call_of_the_driver_may_fail_while_a_gpu_packs() {
+    let test = "every_call_of_the_driver_may_fail_while_a_gpu_packs";
+    in_process_with_library(test, &[], failures_in_packing);
 }
 
 /// Operators are built while another process takes the memory of the GPU: percentages of the bytes

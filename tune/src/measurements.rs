@@ -377,6 +377,54 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sparseop::analysis::{Analysis, Fingerprint};
+    use sparseop::matrix::gallery::Spec;
+    use sparseop::tuning::features::MatrixFeatures;
+    use sparseop::{Device, ScalarKind};
+
+    fn header(kernels: &str) -> MeasurementsHeader {
+        let provenance = Provenance {
+            kernels: kernels.to_owned(),
+            device: Device::Cpu.spec(),
+            ceilings: Default::default(),
+            date: String::new(),
+            command: String::new(),
+        };
+        MeasurementsHeader::new(String::new(), provenance)
+    }
+
+    /// Measurements of a matrix on which no plan was run.
+    fn measured(matrix: &str) -> Measured {
+        let a = "poisson2d,n=4".parse::<Spec>().unwrap().generate::<f64>().unwrap();
+        Measured {
+            matrix: matrix.to_owned(),
+            class: "poisson2d".to_owned(),
+            fingerprint: Fingerprint::of(a.view()),
+            scalar: ScalarKind::F64,
+            features: MatrixFeatures::from(&Analysis::of(a.view())),
+            runs: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_run_is_resumed_as_often_as_it_ends_and_restarted_for_other_kernels() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |kernels: &str| {
+            let journal = JournalFile::lock(folder.path().join("journal")).unwrap();
+            journal.open(&header(kernels), false).unwrap()
+        };
+        let mut before = Vec::new();
+        for matrix in ["first", "second", "third"] {
+            let Opened { mut journal, measured: found, discarded } = open("1");
+            assert_eq!((&found, discarded), (&before, None));
+            before.push(measured(matrix));
+            journal.append(&before[found.len()]).unwrap();
+        }
+        let Opened { measured, discarded, .. } = open("2");
+        assert_eq!(measured, []);
+        assert!(discarded.unwrap().contains("kernels of another version"));
+    }
 
     #[test]
     fn lines_that_cannot_be_read_are_not_truncated() {
@@ -386,14 +434,7 @@ mod tests {
         // It cannot be read.
         let file = File::options().write(true).open(&path).unwrap();
         let locked = JournalFile { path: path.clone(), file };
-        let provenance = Provenance {
-            kernels: String::new(),
-            device: sparseop::Device::Cpu.spec(),
-            ceilings: Default::default(),
-            date: String::new(),
-            command: String::new(),
-        };
-        let header = MeasurementsHeader::new(String::new(), provenance);
+        let header = header("");
         let error = locked.open(&header, false).err().unwrap();
         assert!(format!("{error:#}").contains("cannot keep the journal"), "{error:#}");
         assert_eq!(std::fs::read(&path).unwrap().len(), START.len() + 6);

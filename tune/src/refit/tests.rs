@@ -274,7 +274,17 @@ fn measurements_survive_a_line_of_text() {
     assert!(!line.contains('\n'));
     let read: Measured = ron::from_str(&line).unwrap();
     assert_eq!((&read, read.defect()), (&measured, None));
-    assert!(read.record(None, None).runs.iter().any(|run| run.failed.is_some()));
+    let recorded = read.record(None, None).runs;
+    assert!(recorded.iter().any(|run| run.failed.is_some()));
+    // Nanoseconds become microseconds.
+    for (run, recorded) in read.runs.iter().zip(&recorded) {
+        let microseconds = [run.product, run.prepare].map(|time| time / 1000.0);
+        for (found, expected) in
+            [recorded.product_us, recorded.prepare_us].into_iter().zip(microseconds)
+        {
+            assert!((found - expected).abs() <= 1e-12 * expected, "{found} {expected}");
+        }
+    }
     let broken =
         Measured { features: MatrixFeatures { cv: f64::NAN, ..read.features }, ..read.clone() };
     assert!(broken.defect().unwrap().contains(&measured.matrix));
