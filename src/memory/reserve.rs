@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Slots of one size: as many as `taken` has bits.
-struct Class {
+struct Slots {
     /// Bytes of a slot.
     size: usize,
     /// Byte of the reserve where the slots begin.
@@ -24,35 +24,35 @@ struct Class {
 /// Greatest alignment of an allocation in the reserve.
 const ALIGNMENT: usize = 256;
 
-/// Sizes of the slots of each class, ascending; multiples of [`ALIGNMENT`].
+/// Sizes of slots in bytes, ascending, multiples of [`ALIGNMENT`].
 const SIZES: [usize; 3] = [256, 4 << 10, 64 << 10];
 
-/// Number of 64 slots of each class.
+/// Number of 64 slots of each size.
 const WORDS: [usize; 3] = [32, 4, 1];
 
 /// Bytes of the reserve.
 const BYTES: usize = 64 * (SIZES[0] * WORDS[0] + SIZES[1] * WORDS[1] + SIZES[2] * WORDS[2]);
 
 #[repr(align(256))]
-struct Memory(UnsafeCell<[u8; BYTES]>);
+struct Backing(UnsafeCell<[u8; BYTES]>);
 
 // SAFETY: bytes belong to whoever set the bit of their slot.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for Backing {}
 
 /// Not mapped by the system before it is used.
-static MEMORY: Memory = Memory(UnsafeCell::new([0; BYTES]));
+static BACKING: Backing = Backing(UnsafeCell::new([0; BYTES]));
 
 static SMALL: [AtomicU64; WORDS[0]] = [const { AtomicU64::new(0) }; WORDS[0]];
 static MEDIUM: [AtomicU64; WORDS[1]] = [const { AtomicU64::new(0) }; WORDS[1]];
 static LARGE: [AtomicU64; WORDS[2]] = [const { AtomicU64::new(0) }; WORDS[2]];
 
-static CLASSES: [Class; 3] = [
-    Class { size: SIZES[0], start: 0, taken: &SMALL },
-    Class { size: SIZES[1], start: 64 * SIZES[0] * WORDS[0], taken: &MEDIUM },
-    Class { size: SIZES[2], start: BYTES - 64 * SIZES[2] * WORDS[2], taken: &LARGE },
+static SLOTS: [Slots; 3] = [
+    Slots { size: SIZES[0], start: 0, taken: &SMALL },
+    Slots { size: SIZES[1], start: 64 * SIZES[0] * WORDS[0], taken: &MEDIUM },
+    Slots { size: SIZES[2], start: BYTES - 64 * SIZES[2] * WORDS[2], taken: &LARGE },
 ];
 
-impl Class {
+impl Slots {
     /// Takes a free slot.
     fn take(&self) -> Option<usize> {
         for (word, taken) in self.taken.iter().enumerate() {
@@ -76,30 +76,30 @@ fn take(layout: Layout) -> *mut u8 {
     if layout.align() > ALIGNMENT {
         return std::ptr::null_mut();
     }
-    let fits = CLASSES.iter().filter(|class| layout.size() <= class.size);
-    match fits.filter_map(Class::take).next() {
-        Some(start) => MEMORY.0.get().cast::<u8>().wrapping_add(start),
+    let fits = SLOTS.iter().filter(|slots| layout.size() <= slots.size);
+    match fits.filter_map(Slots::take).next() {
+        Some(start) => BACKING.0.get().cast::<u8>().wrapping_add(start),
         None => std::ptr::null_mut(),
     }
 }
 
 /// Gives a slot back; false if the pointer is none of the reserve.
 fn give(pointer: *mut u8) -> bool {
-    let at = pointer.addr().wrapping_sub(MEMORY.0.get().addr());
-    let Some(class) = CLASSES.iter().find(|class| at.wrapping_sub(class.start) < class.bytes())
+    let at = pointer.addr().wrapping_sub(BACKING.0.get().addr());
+    let Some(slots) = SLOTS.iter().find(|slots| at.wrapping_sub(slots.start) < slots.bytes())
     else {
         return false;
     };
-    let slot = (at - class.start) / class.size;
-    class.taken[slot / 64].fetch_and(!(1 << (slot % 64)), Release);
+    let slot = (at - slots.start) / slots.size;
+    slots.taken[slot / 64].fetch_and(!(1 << (slot % 64)), Release);
     true
 }
 
 /// True if more than a quarter of the slots of a size are in use.
 pub(super) fn is_low() -> bool {
-    CLASSES.iter().any(|class| {
-        let taken: u32 = class.taken.iter().map(|word| word.load(Relaxed).count_ones()).sum();
-        taken as usize > 16 * class.taken.len()
+    SLOTS.iter().any(|slots| {
+        let taken: u32 = slots.taken.iter().map(|word| word.load(Relaxed).count_ones()).sum();
+        taken as usize > 16 * slots.taken.len()
     })
 }
 
@@ -143,7 +143,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Reserve<A> {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let at = pointer.addr().wrapping_sub(MEMORY.0.get().addr());
+        let at = pointer.addr().wrapping_sub(BACKING.0.get().addr());
         if at >= BYTES {
             // SAFETY: the caller's promise, and the pointer is one of `A`.
             let grown = unsafe { self.0.realloc(pointer, layout, size) };
