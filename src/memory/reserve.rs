@@ -11,8 +11,8 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Slots of one size: as many as `taken` has bits.
-struct Slots {
+/// ReserveSlots of one size: as many as `taken` has bits.
+struct ReserveSlots {
     /// Bytes of a slot.
     size: usize,
     /// Byte of the reserve where the slots begin.
@@ -46,13 +46,13 @@ static SMALL: [AtomicU64; WORDS[0]] = [const { AtomicU64::new(0) }; WORDS[0]];
 static MEDIUM: [AtomicU64; WORDS[1]] = [const { AtomicU64::new(0) }; WORDS[1]];
 static LARGE: [AtomicU64; WORDS[2]] = [const { AtomicU64::new(0) }; WORDS[2]];
 
-static SLOTS: [Slots; 3] = [
-    Slots { size: SIZES[0], start: 0, taken: &SMALL },
-    Slots { size: SIZES[1], start: 64 * SIZES[0] * WORDS[0], taken: &MEDIUM },
-    Slots { size: SIZES[2], start: BYTES - 64 * SIZES[2] * WORDS[2], taken: &LARGE },
+static SLOTS: [ReserveSlots; 3] = [
+    ReserveSlots { size: SIZES[0], start: 0, taken: &SMALL },
+    ReserveSlots { size: SIZES[1], start: 64 * SIZES[0] * WORDS[0], taken: &MEDIUM },
+    ReserveSlots { size: SIZES[2], start: BYTES - 64 * SIZES[2] * WORDS[2], taken: &LARGE },
 ];
 
-impl Slots {
+impl ReserveSlots {
     /// Takes a free slot.
     fn take(&self) -> Option<usize> {
         for (word, taken) in self.taken.iter().enumerate() {
@@ -77,7 +77,7 @@ fn take(layout: Layout) -> *mut u8 {
         return std::ptr::null_mut();
     }
     let fits = SLOTS.iter().filter(|slots| layout.size() <= slots.size);
-    match fits.filter_map(Slots::take).next() {
+    match fits.filter_map(ReserveSlots::take).next() {
         Some(start) => BACKING.0.get().cast::<u8>().wrapping_add(start),
         None => std::ptr::null_mut(),
     }
@@ -186,7 +186,7 @@ mod tests {
     fn slots_are_apart_and_used_again() {
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
         let reserve = Reserve(Nothing);
-        // The slots of all classes, the small ones first.
+        // The slots of all sizes, the small ones first.
         let count = 64 * WORDS.iter().sum::<usize>();
         for round in 0..3 {
             let fill = |i: usize| (i % 251) as u8;
