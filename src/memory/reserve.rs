@@ -36,7 +36,7 @@ const BYTES: usize = 64 * (SIZES[0] * WORDS[0] + SIZES[1] * WORDS[1] + SIZES[2] 
 #[repr(align(256))]
 struct Backing(UnsafeCell<[u8; BYTES]>);
 
-// SAFETY: bytes belong to whoever set the bit of their slot.
+// SAFETY: the bytes of a slot belong to the one allocation that set its bit.
 unsafe impl Sync for Backing {}
 
 /// Not mapped by the system before it is used.
