@@ -38,18 +38,6 @@ __device__ __forceinline__ u64 both(u32 upper, u32 lower) { return u64(upper) <<
 __device__ __forceinline__ u32 entries_of(u64 both) { return upper(both); }
 __device__ __forceinline__ u32 runs_of(u64 both) { return lower(both); }
 
-// First number in `from..to` for which `holds`, or `to`. `holds` is false up to some number, and
-// true from there on.
-template <typename N, typename Holds>
-__device__ __forceinline__ N first_of(N from, N to, Holds holds) {
-    while (from < to) {
-        N middle = from + (to - from) / 2;
-        if (holds(middle)) to = middle;
-        else from = middle + 1;
-    }
-    return from;
-}
-
 // A class of entries: the hot ones, or all others.
 struct Class {
     // Bit of every entry in a word of 32: set if it is hot.
