@@ -32,6 +32,16 @@ struct PanelTiles {
     u32 first_tile;
 };
 
+// Panel of a row.
+__device__ __forceinline__ PanelTiles panel_of(const PanelTiles *panels, u32 count, u64 row) {
+    return panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
+}
+
+// Tile of a piece.
+__device__ __forceinline__ Tile tile_of(const Tile *tiles, u32 count, u64 piece) {
+    return tiles[first_of(0u, count, [=](u32 t) { return tiles[t].first_piece > piece; }) - 1];
+}
+
 __device__ __forceinline__ u32 upper(u64 both) { return u32(both >> 32); }
 __device__ __forceinline__ u32 lower(u64 both) { return u32(both); }
 __device__ __forceinline__ u64 both(u32 upper, u32 lower) { return u64(upper) << 32 | lower; }
