@@ -159,7 +159,7 @@ KERNEL(blocked_cells_sorted)(const u64 *row_ptr, const u32 *col_idx, const Tile 
 template <typename Visit>
 __device__ __forceinline__ void visit_entries(const u64 *row_ptr, const u32 *col_idx, const PanelTiles *panels, u32 count,
                                               const Tile *tiles, u32 row, Visit visit) {
-    PanelTiles panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
+    PanelTiles panel = panel_of(panels, count, row);
     if (panel.windows == 0) return;
     Tile first = tiles[panel.first_tile];
     u64 start = row_ptr[row], length = row_ptr[row + 1ull] - start;
@@ -190,7 +190,7 @@ KERNEL(blocked_cells_count)(const u64 *row_ptr, const u32 *col_idx, const PanelT
 KERNEL(blocked_cells_firsts)(const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows, u64 *numbers, u32 *firsts, u32 *next) {
     u64 row = thread_id();
     if (row >= nrows) return;
-    PanelTiles panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
+    PanelTiles panel = panel_of(panels, count, row);
     u32 earlier = 0;
     for (u32 window = 0; window < panel.windows; ++window) {
         const Tile &tile = tiles[panel.first_tile + window];

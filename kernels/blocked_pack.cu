@@ -18,7 +18,7 @@ KERNEL(blocked_pack_tiles)(const Tile *tiles, u32 count, const u64 *before, u32 
 KERNEL(blocked_pack_pieces)(const Tile *tiles, u32 count, const u64 *before, u32 pieces, u32 *cells, u64 *cuts) {
     u64 piece = thread_id();
     if (piece >= pieces) return;
-    Tile tile = tiles[first_of(0u, count, [=](u32 t) { return tiles[t].first_piece > piece; }) - 1];
+    Tile tile = tile_of(tiles, count, piece);
     u32 entry = tile.first_entry + (u32(piece) - tile.first_piece) * PIECE_SLOTS;
     u32 cell = first_of(tile.first_cell, tile.first_cell + tile.rows, [=](u32 i) { return entries_of(before[i]) >= entry; });
     cells[piece] = cell;
@@ -37,7 +37,7 @@ KERNEL(blocked_pack_piece_ptr)(const u64 *before, const u32 *cells, const u64 *c
 template <typename Visit>
 __device__ __forceinline__ void visit_runs(const PanelTiles *panels, u32 count, const Tile *tiles, const u64 *before, u32 row,
                                            Visit visit) {
-    PanelTiles panel = panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
+    PanelTiles panel = panel_of(panels, count, row);
     for (u32 window = 0; window < panel.windows; ++window) {
         const Tile &tile = tiles[panel.first_tile + window];
         u32 cell = tile.first_cell + (row - tile.first_row);
@@ -147,7 +147,7 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
     u64 batch = thread_id() / WARP;
     if (batch >= u64(pieces) * BATCHES) return;
     u32 piece = u32(batch / BATCHES);
-    Tile tile = tiles[first_of(0u, count, [=](u32 t) { return tiles[t].first_piece > piece; }) - 1];
+    Tile tile = tile_of(tiles, count, piece);
     u32 slot = u32(batch % BATCHES) * BATCH_SLOTS + lane_id() * LANE_SLOTS;
     u64 first = tile.first_entry + u64(piece - tile.first_piece) * PIECE_SLOTS + slot;
     u32 beyond = tile.first_cell + tile.rows, end = entries_of(before[beyond]);

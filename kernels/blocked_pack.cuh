@@ -32,23 +32,21 @@ struct PanelTiles {
     u32 first_tile;
 };
 
+// Panel of a row.
+__device__ __forceinline__ PanelTiles panel_of(const PanelTiles *panels, u32 count, u64 row) {
+    return panels[first_of(0u, count, [=](u32 p) { return panels[p].first_row > row; }) - 1];
+}
+
+// Tile of a piece.
+__device__ __forceinline__ Tile tile_of(const Tile *tiles, u32 count, u64 piece) {
+    return tiles[first_of(0u, count, [=](u32 t) { return tiles[t].first_piece > piece; }) - 1];
+}
+
 __device__ __forceinline__ u32 upper(u64 both) { return u32(both >> 32); }
 __device__ __forceinline__ u32 lower(u64 both) { return u32(both); }
 __device__ __forceinline__ u64 both(u32 upper, u32 lower) { return u64(upper) << 32 | lower; }
 __device__ __forceinline__ u32 entries_of(u64 both) { return upper(both); }
 __device__ __forceinline__ u32 runs_of(u64 both) { return lower(both); }
-
-// First number in `from..to` for which `holds`, or `to`. `holds` is false up to some number, and
-// true from there on.
-template <typename N, typename Holds>
-__device__ __forceinline__ N first_of(N from, N to, Holds holds) {
-    while (from < to) {
-        N middle = from + (to - from) / 2;
-        if (holds(middle)) to = middle;
-        else from = middle + 1;
-    }
-    return from;
-}
 
 // A class of entries: the hot ones, or all others.
 struct Class {

@@ -491,3 +491,5 @@ __device__ __forceinline__ bool is_last_block(u32 *arrivals) {
     if (last) __threadfence();
     return last;
 }
+
+#include "packing.cuh"

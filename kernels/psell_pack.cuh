@@ -4,23 +4,6 @@
 
 #pragma once
 
-// Maximum number of entries of a row in a slice.
-
-// Rows of the slices: in the order of `perm`, or in their own order if it is null. Rows with more
-// than `limit` entries are long rows, which are empty in their slices.
-struct Rows {
-    const u64 *row_ptr;
-    const u32 *perm;
-    u32 count;
-    u32 limit;
-
-    __device__ __forceinline__ u64 length(u32 row) const { return __ldg(row_ptr + row + 1ull) - __ldg(row_ptr + row); }
-    __device__ __forceinline__ u32 short_length(u32 row) const {
-        u64 len = length(row);
-        return len > limit ? 0 : u32(len);
-    }
-};
-
 // Row of a lane in its slice. Empty if the lane has no row, or a long one.
 struct Lane {
     u64 begin;
@@ -42,21 +25,6 @@ struct Lane {
 // Slice of this warp, and whether it exists.
 __device__ __forceinline__ u32 own_slice() { return u32(thread_id() / WARP); }
 __device__ __forceinline__ bool has_slice(u32 rows) { return thread_id() / WARP * WARP < rows; }
-
-template <typename Combine>
-__device__ __forceinline__ u32 lanes_combine(u32 value, Combine combine) {
-#pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2) value = combine(value, __shfl_xor_sync(ALL_LANES, value, apart));
-    return value;
-}
-__device__ __forceinline__ u32 lanes_min(u32 value) {
-#if HAS_AMPERE
-    return __reduce_min_sync(ALL_LANES, value);
-#else
-    return lanes_combine(value, [](u32 a, u32 b) { return min(a, b); });
-#endif
-}
-__device__ __forceinline__ u32 lanes_max(u32 value) { return ~lanes_min(~value); }
 
 // Values of a dictionary: `Dictionary` in src/formats/encoded.rs.
 using analysis::VALUE_SLOTS;

@@ -14,7 +14,7 @@ use super::sampler::Sampler;
 use super::slices::SortedSlices;
 use super::structure::ValueStatistics;
 use super::value_set::{DICTIONARY, VALUE_SLOTS, ValueSet};
-use super::{Analysis, Probes, RowStats, Structure, rows::ratio};
+use super::{Analysis, Histogram, Probes, RowStats, Structure, rows::ratio};
 use crate::device::kernels::analysis::{
     CountTouches, Distinct, Inexact, PlaceTouches, RowLengths, TallyTouches,
 };
@@ -230,11 +230,7 @@ impl Analysis {
         a.values(&source.values, found)?;
         let first = a.read(found)?;
         sort.tally(first.touches as usize, field(found, offset_of!(Found, distances)))?;
-        let mut counts = Counts::default();
-        (0..).zip(first.histogram).for_each(|(len, rows)| counts.add(len, rows.into()));
-        let listed = a.work.read_vec(listed, first.listed as usize)?;
-        listed.into_iter().for_each(|len| counts.add(len, 1));
-        let rows = RowStats::from_histogram(a.ncols, counts.into(), first.changes);
+        let rows = RowStats::from_histogram(a.ncols, first.histogram(a, listed)?, first.changes);
         let mut probes = Probes::default();
         (formats.probe)(Sampler::Gpu(a), &rows, &mut probes)?;
         let distances = a.read(found)?.distances;
@@ -254,16 +250,45 @@ impl Analysis {
     /// Kernels of an analysis on a GPU.
     pub(crate) fn kernels<T: Scalar>() -> Vec<(Module, String)> {
         let inexact = format!("inexact_{}", T::KIND);
-        let others = ["row_lengths", "contiguity", "count_touches", "place_touches"];
+        let others = ["contiguity", "count_touches", "place_touches"];
         let samples = ["tally_touches", "gather_u32", "gather_u64", "column_spans"];
         let checks = ["check_columns", "check_offsets_u32", "check_offsets_u64"];
         let own = others.into_iter().chain(samples).chain(checks).map(str::to_owned);
         let own = own.chain([inexact]).map(|name| (FILE.into(), name));
-        own.chain([Self::distinct_kernel::<T>(), (SCAN.into(), String::new())]).collect()
+        let scan = (SCAN.into(), String::new());
+        own.chain([Histogram::kernel(), Self::distinct_kernel::<T>(), scan]).collect()
+    }
+}
+
+impl Histogram {
+    /// Kernel that counts row lengths.
+    pub(crate) fn kernel() -> (Module, String) {
+        (FILE.into(), "row_lengths".to_owned())
+    }
+
+    /// Counts the row lengths of a matrix in the memory of a GPU.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(crate) fn on_gpu<T: Scalar>(source: &CsrSource<T>) -> Result<Self, Error> {
+        let a = &GpuColumns::with_room(source, size_of::<Found>() + SMALL)?;
+        let found = a.work.cleared::<u64>(size_of::<Found>() / size_of::<u64>())?.cast();
+        let listed = a.row_lengths(found)?;
+        a.read(found)?.histogram(a, listed)
     }
 }
 
 impl Found {
+    /// Histogram of the row lengths, with those of the long rows in `listed`.
+    fn histogram(&self, a: &GpuColumns<'_>, listed: Ptr<u32>) -> Result<Histogram, Error> {
+        let mut counts = Counts::default();
+        (0..).zip(self.histogram).for_each(|(len, rows)| counts.add(len, rows.into()));
+        let listed = a.work.read_vec(listed, self.listed as usize)?;
+        listed.into_iter().for_each(|len| counts.add(len, 1));
+        Ok(counts.into())
+    }
+
     fn contiguity(&self, nnz: usize) -> Contiguity {
         let entries = contiguity::sampled(nnz) as f64;
         let [shifted, runs] = self.contiguity.map(|count| ratio(count as f64, entries));

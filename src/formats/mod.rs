@@ -11,6 +11,8 @@ mod constants;
 pub mod coo;
 mod costs;
 pub mod csr;
+mod device_rows;
+mod device_sorting;
 mod device_vectors;
 pub mod dia;
 pub mod ell;
@@ -57,7 +59,6 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind, memory};
 #[cfg(test)]
 use proptest::prelude::BoxedStrategy;
-use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -378,6 +379,16 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 
     /// Share of the arrays that stays in the L2 between SpMVs.
     fn residency(&self) -> Residency;
+
+    /// Numbers and arrays of the matrix as text, to compare two of them; empty by default.
+    ///
+    /// # Errors
+    ///
+    /// Errors of copying from the GPU.
+    #[cfg(test)]
+    fn text(&self) -> Result<String, Error> {
+        Ok(String::new())
+    }
 }
 
 /// Measures a matrix for every choice.
@@ -464,34 +475,4 @@ pub(crate) fn from_rows<T: Scalar>(
     }
     // SAFETY: offsets rise by construction, and packed matrices only hold columns of a checked one.
     Ok(unsafe { CsrMatrix::new_unchecked(nrows, ncols, row_ptr, col_idx, values) })
-}
-
-impl Display for FormatKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Plan {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let mut args = PlanArgs::new(text)?;
-        let name = args.name();
-        let plan = Self::parse(name, &mut args).unwrap_or_else(|| Err(args.unknown_format()))?;
-        args.finish()?;
-        Ok(plan)
-    }
-}
-
-impl Serialize for Plan {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Plan {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
 }

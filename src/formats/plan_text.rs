@@ -1,8 +1,10 @@
 //! Spelling of plans: `name`, or `name(key:value,flag,...)`.
 
-use super::FormatKind;
+use super::{FormatKind, Plan};
 use crate::Error;
 use crate::error::suggestion;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 /// Arguments between the parentheses, consumed one by one by the parser of the format.
@@ -148,6 +150,36 @@ impl<'a> PlanArgs<'a> {
         self.asked.push(key);
         let at = self.left.iter().position(|(known, _)| *known == key)?;
         Some(self.left.remove(at).1)
+    }
+}
+
+impl Display for FormatKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Plan {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut args = PlanArgs::new(text)?;
+        let name = args.name();
+        let plan = Self::parse(name, &mut args).unwrap_or_else(|| Err(args.unknown_format()))?;
+        args.finish()?;
+        Ok(plan)
+    }
+}
+
+impl Serialize for Plan {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Plan {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

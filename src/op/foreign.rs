@@ -16,8 +16,8 @@ impl SparseOpBuilder {
     ///
     /// A GPU checks, analyses and packs the arrays where they are; a copy of a sample goes to the
     /// host. The whole matrix is copied to the host if it is small, if it is updatable or
-    /// transposed, if its values are to be rounded, and if only the host packs the plan: all but
-    /// CSR and packed SELL. [`preparation`](SparseOp::preparation) counts the checks as analysis.
+    /// transposed, if its values are to be rounded, and if only the host packs the plan: HYB,
+    /// COO, tiles and DIA. [`preparation`](SparseOp::preparation) counts the checks as analysis.
     /// The operator does not keep the arrays: they may be freed or changed after the call.
     ///
     /// # Errors

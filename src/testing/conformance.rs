@@ -165,7 +165,7 @@ pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>
 }
 
 /// A matrix whose row `i` has `len(i)` entries at scattered columns, unsorted and with repetitions.
-pub(super) fn scattered<T: Scalar>(
+pub(crate) fn scattered<T: Scalar>(
     nrows: usize,
     ncols: usize,
     len: impl Fn(usize) -> usize,

@@ -119,8 +119,9 @@ fn columns_and_values_of_a_gpu_stay_there() {
     for spec in ["poisson3d,n=90", "rmat,scale=18"] {
         let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
         let (arrays, stream) = (Arrays::of(device, &a), Stream::new(device).unwrap());
-        let fixed = ["csr(balanced)", "csr(vector:8)", "psell(sigma:1,group:4)"];
-        let fixed = fixed.map(|plan| Tuning::Fixed(plan.parse().unwrap()));
+        let rows = ["sell(c:32,sigma:512)", "jds", "jds(diagonals,tail:8)"];
+        let fixed = ["csr(balanced)", "csr(vector:8)", "psell(sigma:1,group:4)"].into_iter();
+        let fixed = fixed.chain(rows).map(|plan| Tuning::Fixed(plan.parse().unwrap()));
         for tuning in fixed.into_iter().chain([Tuning::Predict, Tuning::Check]) {
             let builder = SparseOpBuilder::new().tuning(tuning.clone());
             let before = copied_bytes();

@@ -313,11 +313,14 @@ pub(super) fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
 #[test]
 fn packing_on_the_gpu_takes_few_products() {
     const MOST: f64 = 40.0;
-    const SLICES: [&str; 4] = [
+    const PLANS: [&str; 7] = [
         "psell(sigma:1,group:4)",
         "psell(sigma:512,group:4)",
         "psell(sigma:512,values:packed,group:4,split:256)",
         "psell(sigma:4294967294,group:4)",
+        "sell(c:32,sigma:512)",
+        "jds",
+        "jds(diagonals)",
     ];
     let Some(device) = gpu() else { return };
     if std::env::var_os(LARGE_VARIABLE).is_none() {
@@ -333,7 +336,7 @@ fn packing_on_the_gpu_takes_few_products() {
         let timer = DevicePlanTimer::new(a.view(), device, CacheState::Warm).unwrap();
         let csr = csr_product(&timer);
         let there = CsrSource::upload(a.view(), *the_gpu).unwrap();
-        for text in SLICES {
+        for text in PLANS {
             let plan = text.parse().unwrap();
             let once = || {
                 let start = std::time::Instant::now();

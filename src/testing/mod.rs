@@ -28,7 +28,9 @@ mod scaled;
 mod spmm;
 mod update;
 
-pub(crate) use conformance::{any_example, awkward, check_format, format_suite, product};
+pub(crate) use conformance::{
+    any_example, awkward, check_format, format_suite, product, scattered,
+};
 pub(crate) use devices::{devices, few_cases, gpu};
 pub(crate) use few::check_few;
 pub(crate) use oracle::{Oracle, x_vector};

@@ -4,12 +4,24 @@ use super::{CHUNK, CHUNKS_IN_PASSING, CooPlan, HostCoo};
 use crate::device::{
     BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
 };
+use crate::formats::device_rows::TailArrays;
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
 /// Name of the kernel file.
 const FILE: &str = "coo";
+
+impl<T: Scalar> HostCoo<T> {
+    /// Copies the entries to GPU memory.
+    pub(crate) fn upload_arrays(&self, gpu: Gpu) -> Result<TailArrays<T>, Error> {
+        Ok(TailArrays {
+            row_idx: gpu.upload(&self.row_idx)?,
+            col_idx: gpu.upload(&self.col_idx)?,
+            values: gpu.upload(&self.values)?,
+        })
+    }
+}
 
 /// Entries in GPU memory.
 #[derive(Debug)]
@@ -24,14 +36,15 @@ struct Entries<T> {
 
 impl<T: Scalar> Entries<T> {
     fn new(host: &HostCoo<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
-        Ok(Self {
-            residency,
-            nrows: host.nrows,
-            ncols: host.ncols,
-            row_idx: gpu.upload(&host.row_idx)?,
-            col_idx: gpu.upload(&host.col_idx)?,
-            values: gpu.upload(&host.values)?,
-        })
+        Ok(Self::of_arrays((host.nrows, host.ncols), host.upload_arrays(gpu)?, residency))
+    }
+
+    fn of_arrays(
+        (nrows, ncols): (usize, usize),
+        TailArrays { row_idx, col_idx, values }: TailArrays<T>,
+        residency: Residency,
+    ) -> Self {
+        Self { nrows, ncols, row_idx, col_idx, values, residency }
     }
 
     fn to_host(&self) -> Result<HostCoo<T>, Error> {
@@ -218,8 +231,18 @@ pub(crate) struct DeviceTail<T> {
 impl<T: Scalar> DeviceTail<T> {
     /// Copies the entries to GPU memory with the given residency.
     pub(crate) fn new(host: &HostCoo<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
-        let segments = SegmentedSum::new(host.values.len(), gpu, "coo_add", residency)?;
-        Ok(Self { entries: Entries::new(host, gpu, residency)?, segments })
+        Self::of_arrays(gpu, (host.nrows, host.ncols), host.upload_arrays(gpu)?, residency)
+    }
+
+    /// Wraps entries in GPU memory.
+    pub(crate) fn of_arrays(
+        gpu: Gpu,
+        shape: (usize, usize),
+        arrays: TailArrays<T>,
+        residency: Residency,
+    ) -> Result<Self, Error> {
+        let segments = SegmentedSum::new(arrays.values.len(), gpu, "coo_add", residency)?;
+        Ok(Self { entries: Entries::of_arrays(shape, arrays, residency), segments })
     }
 
     /// Enqueues `y = y + A x`; always adds in the same order.

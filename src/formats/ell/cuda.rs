@@ -1,7 +1,10 @@
 //! ELL on a GPU: one thread per row.
 
 use super::HostEll;
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels};
+use crate::device::{
+    Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels,
+};
+use crate::formats::device_rows::RowPacker;
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -22,10 +25,16 @@ pub(crate) struct DeviceEll<T> {
     kernel: RowKernel,
 }
 
+/// Kernel of the products.
+fn kernel<T: Scalar>(lengths: bool, gpu: Gpu, residency: Residency) -> Result<RowKernel, Error> {
+    let name = if lengths { "ell_lengths" } else { "ell" };
+    RowKernel::new(gpu, Module::of(FILE, residency), residency, format!("{name}_{}", T::KIND))
+}
+
 impl<T: Scalar> DeviceEll<T> {
     /// Copies a matrix to GPU memory with the given residency.
     pub(crate) fn new(host: &HostEll<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
-        let kernel = if host.row_len.is_some() { "ell_lengths" } else { "ell" };
+        let row_len = host.row_len.as_ref().map(|lengths| gpu.upload(lengths)).transpose()?;
         Ok(Self {
             nrows: host.nrows,
             ncols: host.ncols,
@@ -33,13 +42,30 @@ impl<T: Scalar> DeviceEll<T> {
             full: host.full,
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
-            row_len: host.row_len.as_ref().map(|lengths| gpu.upload(lengths)).transpose()?,
-            kernel: RowKernel::new(
-                gpu,
-                Module::of(FILE, residency),
-                residency,
-                format!("{kernel}_{}", T::KIND),
-            )?,
+            kernel: kernel::<T>(row_len.is_some(), gpu, residency)?,
+            row_len,
+        })
+    }
+
+    /// Packs a matrix in GPU memory, with the lengths of the rows if `lengths` is true.
+    pub(super) fn pack(lengths: bool, a: &CsrSource<T>) -> Result<Self, Error> {
+        let packer = RowPacker::new(a)?;
+        let classes = packer.histogram().classes();
+        let [full, width] = [classes.first(), classes.last()].map(|class| class.map_or(0, |c| c.0));
+        let slots = a.nrows.saturating_mul(width as usize);
+        let row_len = lengths.then(|| packer.lengths()).transpose()?;
+        let packed = packer.pack(Ptr::NULL, packer.one_slice()?, slots, u32::MAX)?;
+        let bytes = packed.bytes() + row_len.as_ref().map_or(0, Buffer::bytes);
+        let residency = Residency::of::<T>(a.gpu, bytes, (a.nrows, a.ncols));
+        Ok(Self {
+            nrows: a.nrows,
+            ncols: a.ncols,
+            width: width as usize,
+            full: full as usize,
+            col_idx: packed.col_idx,
+            values: packed.values,
+            kernel: kernel::<T>(lengths, a.gpu, residency)?,
+            row_len,
         })
     }
 
@@ -120,5 +146,10 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceEll<T> {
 
     fn residency(&self) -> Residency {
         self.kernel.residency()
+    }
+
+    #[cfg(test)]
+    fn text(&self) -> Result<String, Error> {
+        Ok(format!("{:?}", self.to_host()?))
     }
 }

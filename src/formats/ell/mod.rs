@@ -24,15 +24,16 @@ pub(crate) use cuda::DeviceEll;
 
 use super::{
     Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
-    chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
-use crate::device::{Gpu, Residency};
+use crate::device::{CsrSource, Gpu, Module, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_zeroed};
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
+use std::sync::Arc;
 
 /// The ELL format.
 pub(crate) struct Ell;
@@ -102,6 +103,21 @@ impl Format for Ell {
     fn pack<T: Scalar>(plan: &EllPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
         let width = (0..a.nrows()).map(|row| a.row_len(row)).max().unwrap_or(0);
         HostEll::of_width(a, width, *plan == EllPlan::Lengths)
+    }
+
+    fn kernels<T: Scalar>(_: &EllPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
+        device_rows::kernels()
+    }
+
+    fn packs_on_device(_: &EllPlan) -> bool {
+        device_rows::SUPPORTED
+    }
+
+    fn pack_on_device<T: Scalar>(
+        plan: &EllPlan,
+        there: &CsrSource<T>,
+    ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+        Ok(Some(Arc::new(DeviceEll::pack(*plan == EllPlan::Lengths, there)?)))
     }
 }
 

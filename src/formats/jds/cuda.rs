@@ -2,9 +2,11 @@
 
 use super::{HostJds, JdsLayout, JdsPlan, Launches, Section, SlotPositions};
 use crate::device::{
-    Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, kernels,
+    Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scaling, kernels,
 };
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, coo::DeviceTail};
+use crate::formats::coo::DeviceTail;
+use crate::formats::device_rows::{PackedRows, RowPacker, RowSlots};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -42,32 +44,74 @@ impl Section {
     }
 }
 
+impl SlotPositions {
+    /// Words of the table in GPU memory.
+    fn words(&self) -> Vec<u64> {
+        match self {
+            Self::Diagonals(jd_ptr) => jd_ptr.iter().map(|&at| at as u64).collect(),
+            Self::Sections(sections) => sections.iter().flat_map(Section::words).collect(),
+        }
+    }
+}
+
 impl<T: Scalar> DeviceJds<T> {
     pub(super) fn new(host: &HostJds<T>, gpu: Gpu) -> Result<Self, Error> {
-        let kernel = match host.plan.layout {
+        let tail = host.tail.as_ref().filter(|tail| tail.matrix_bytes() > 0);
+        let packed = PackedRows {
+            col_idx: gpu.upload(&host.col_idx)?,
+            values: gpu.upload(&host.values)?,
+            tail: tail.map(|tail| tail.upload_arrays(gpu)).transpose()?,
+        };
+        let (perm, table) = (gpu.upload(&host.perm)?, gpu.upload(&host.table.words())?);
+        Self::of_parts(gpu, host.plan, host.ncols, perm, (&host.table, table), packed)
+    }
+
+    /// Packs a matrix in GPU memory.
+    pub(super) fn pack(plan: &JdsPlan, a: &CsrSource<T>) -> Result<Self, Error> {
+        let packer = RowPacker::new(a)?;
+        let (histogram, cut) = plan.cut(packer.histogram());
+        let positions = SlotPositions::of(plan.layout, &histogram);
+        let (perm, table) = (packer.sorted(a.nrows)?, a.gpu.upload(&positions.words())?);
+        let on_gpu = match &positions {
+            SlotPositions::Diagonals(_) => RowSlots::Diagonals(table.ptr()),
+            // There are fewer than 2³² rows.
+            SlotPositions::Sections(all) => RowSlots::Sections(table.ptr(), all.len() as u32),
+        };
+        let packed = packer.pack(perm.ptr(), on_gpu, positions.slots(), cut)?;
+        Self::of_parts(a.gpu, *plan, a.ncols, perm, (&positions, table), packed)
+    }
+
+    fn of_parts(
+        gpu: Gpu,
+        plan: JdsPlan,
+        ncols: usize,
+        perm: Buffer<u32>,
+        (positions, table): (&SlotPositions, Buffer<u64>),
+        packed: PackedRows<T>,
+    ) -> Result<Self, Error> {
+        let nrows = perm.len();
+        let kernel = match plan.layout {
             JdsLayout::Diagonals => "jds_diagonals",
             JdsLayout::Sections(_, Launches::Fused) => "jds_sections",
             JdsLayout::Sections(_, Launches::Each) => "jds_section",
         };
-        let words: Vec<u64> = match &host.table {
-            SlotPositions::Diagonals(jd_ptr) => jd_ptr.iter().map(|&at| at as u64).collect(),
-            SlotPositions::Sections(sections) => sections.iter().flat_map(Section::words).collect(),
-        };
-        let each = match (&host.table, host.plan.layout) {
+        let each = match (positions, plan.layout) {
             (SlotPositions::Sections(sections), JdsLayout::Sections(_, Launches::Each)) => {
                 Some(sections.clone())
             }
             _ => None,
         };
-        let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.perm.len(), host.ncols));
-        let tail = host.tail.as_ref().filter(|tail| tail.matrix_bytes() > 0);
+        let bytes = packed.bytes() + perm.bytes() + table.bytes();
+        let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
+        let tail =
+            packed.tail.map(|tail| DeviceTail::of_arrays(gpu, (nrows, ncols), tail, residency));
         Ok(Self {
-            plan: host.plan,
-            ncols: host.ncols,
-            perm: gpu.upload(&host.perm)?,
-            table: gpu.upload(&words)?,
-            col_idx: gpu.upload(&host.col_idx)?,
-            values: gpu.upload(&host.values)?,
+            plan,
+            ncols,
+            perm,
+            table,
+            col_idx: packed.col_idx,
+            values: packed.values,
             kernel: RowKernel::new(
                 gpu,
                 Module::of(FILE, residency),
@@ -75,7 +119,7 @@ impl<T: Scalar> DeviceJds<T> {
                 format!("{kernel}_{}", T::KIND),
             )?,
             each,
-            tail: tail.map(|tail| DeviceTail::new(tail, gpu, residency)).transpose()?,
+            tail: tail.transpose()?,
         })
     }
 
@@ -213,5 +257,10 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceJds<T> {
 
     fn residency(&self) -> Residency {
         self.kernel.residency()
+    }
+
+    #[cfg(test)]
+    fn text(&self) -> Result<String, Error> {
+        Ok(format!("{:?}", self.to_host()?))
     }
 }

@@ -36,16 +36,17 @@ use super::{
     Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
     chain_us,
     coo::{self, HostCoo},
-    megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
+    device_rows, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
-use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, reserved, try_zeroed};
 use crate::{Error, Scalar, ScalarKind};
 use plan::STRIP_ROWS;
 use sections::Section;
+use std::sync::Arc;
 
 /// The JDS format.
 pub(crate) struct Jds;
@@ -166,6 +167,21 @@ impl Format for Jds {
     fn pack<T: Scalar>(plan: &JdsPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
         HostJds::new(plan, a)
     }
+
+    fn kernels<T: Scalar>(_: &JdsPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
+        device_rows::kernels()
+    }
+
+    fn packs_on_device(_: &JdsPlan) -> bool {
+        device_rows::SUPPORTED
+    }
+
+    fn pack_on_device<T: Scalar>(
+        plan: &JdsPlan,
+        there: &CsrSource<T>,
+    ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+        Ok(Some(Arc::new(cuda::DeviceJds::pack(plan, there)?)))
+    }
 }
 
 /// A JDS matrix.
@@ -199,22 +215,7 @@ impl<T: Scalar> HostJds<T> {
         let whole = Histogram::of(&listed(lengths)?);
         let (histogram, cut) = plan.cut(&whole);
         let len = |row: u32| a.row_len(row as usize).min(cut as usize);
-        let table = match plan.layout {
-            JdsLayout::Sections(sectioning, _) => {
-                SlotPositions::Sections(sectioning.sections(&histogram))
-            }
-            JdsLayout::Diagonals => {
-                let (mut jd_ptr, mut end, mut rows_left) = (vec![0], 0, a.nrows());
-                for &(length, rows) in histogram.classes() {
-                    while jd_ptr.len() <= length as usize {
-                        end += rows_left;
-                        jd_ptr.push(end);
-                    }
-                    rows_left -= rows as usize;
-                }
-                SlotPositions::Diagonals(jd_ptr)
-            }
-        };
+        let table = SlotPositions::of(plan.layout, &histogram);
         let mut before = reserved(perm.len() + 1)?;
         before.push(0u64);
         for &row in &perm {
@@ -262,6 +263,22 @@ impl<T: Scalar> HostJds<T> {
 }
 
 impl SlotPositions {
+    /// Positions for rows of these lengths.
+    fn of(layout: JdsLayout, histogram: &Histogram) -> Self {
+        if let JdsLayout::Sections(sectioning, _) = layout {
+            return Self::Sections(sectioning.sections(histogram));
+        }
+        let (mut jd_ptr, mut end, mut rows_left) = (vec![0], 0, histogram.nrows() as usize);
+        for &(length, rows) in histogram.classes() {
+            while jd_ptr.len() <= length as usize {
+                end += rows_left;
+                jd_ptr.push(end);
+            }
+            rows_left -= rows as usize;
+        }
+        Self::Diagonals(jd_ptr)
+    }
+
     /// Number of stored slots.
     fn slots(&self) -> usize {
         match self {

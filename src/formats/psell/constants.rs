@@ -26,15 +26,6 @@ pub(crate) const FOUND_RELATIVE: usize = 5;
 pub(crate) const FOUND_WRONG: usize = 6;
 pub(crate) const FOUND_PARTS: usize = 7;
 
-/// Rows that a block sorts in shared memory.
-pub(crate) const SORTED: usize = 8192;
-
-/// Values per digit for sorting larger windows.
-pub(crate) const DIGITS: usize = 256;
-
-/// Rows of a tile per thread, for sorting larger windows.
-pub(crate) const DIGIT_ROUNDS: usize = 16;
-
 /// Sliding-window SpMM: largest number of consumer warps of a block, which multiply.
 pub(crate) const CONSUMERS: usize = 14;
 

@@ -1,7 +1,10 @@
 //! SELL-C-σ on a GPU: one thread per lane, and with C = 32 one warp per slice.
 
-use super::HostSell;
-use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels};
+use super::{HostSell, SellPlan};
+use crate::device::{
+    Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels,
+};
+use crate::formats::device_rows::{PackedRows, RowPacker, RowSlots};
 use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -35,29 +38,81 @@ pub(super) struct DeviceSell<T> {
 
 impl<T: Scalar> DeviceSell<T> {
     pub(super) fn new(host: &HostSell<T>, gpu: Gpu) -> Result<Self, Error> {
-        let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
-        let few = host.nrows <= FEW_ROWS * gpu.multiprocessors();
-        let kernel = match host.c == WARP {
-            true if few && host.col_idx.len() >= DEEP_WIDTH * host.nrows => "sell_deep",
+        let slice_ptr: Vec<u64> = host.slice_ptr.iter().map(|&at| at as u64).collect();
+        let packed = PackedRows {
+            col_idx: gpu.upload(&host.col_idx)?,
+            values: gpu.upload(&host.values)?,
+            tail: None,
+        };
+        let slices = (gpu.upload(&slice_ptr)?, gpu.upload(&host.full)?);
+        let perm = host.perm.as_ref().map(|perm| gpu.upload(perm)).transpose()?;
+        Self::of_parts(gpu, (host.nrows, host.ncols), host.c, slices, perm, packed)
+    }
+
+    /// Packs a matrix in GPU memory.
+    pub(super) fn pack(plan: SellPlan, a: &CsrSource<T>) -> Result<Self, Error> {
+        let packer = RowPacker::new(a)?;
+        let perm = match plan.sigma {
+            0 | 1 => None,
+            sigma => Some(packer.sorted(sigma as usize)?),
+        };
+        let order = perm.as_ref().map_or(Ptr::NULL, Buffer::ptr);
+        let (slice_ptr, full, slots) = packer.slices(order, plan.c)?;
+        let positions = RowSlots::Slices(slice_ptr.ptr(), plan.c);
+        let packed = packer.pack(order, positions, slots, u32::MAX)?;
+        let shape = (a.nrows, a.ncols);
+        Self::of_parts(a.gpu, shape, plan.c as usize, (slice_ptr, full), perm, packed)
+    }
+
+    fn of_parts(
+        gpu: Gpu,
+        (nrows, ncols): (usize, usize),
+        c: usize,
+        (slice_ptr, full): (Buffer<u64>, Buffer<u32>),
+        perm: Option<Buffer<u32>>,
+        packed: PackedRows<T>,
+    ) -> Result<Self, Error> {
+        let bytes = packed.bytes() + slice_ptr.bytes() + full.bytes();
+        let bytes = bytes + perm.as_ref().map_or(0, Buffer::bytes);
+        let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
+        let few = nrows <= FEW_ROWS * gpu.multiprocessors();
+        let kernel = match c == WARP {
+            true if few && packed.col_idx.len() >= DEEP_WIDTH * nrows => "sell_deep",
             true => "sell32",
             false => "sell",
         };
-        let slice_ptr: Vec<u64> = host.slice_ptr.iter().map(|&at| at as u64).collect();
         Ok(Self {
-            nrows: host.nrows,
-            ncols: host.ncols,
-            c: host.c,
-            slice_ptr: gpu.upload(&slice_ptr)?,
-            full: gpu.upload(&host.full)?,
-            col_idx: gpu.upload(&host.col_idx)?,
-            values: gpu.upload(&host.values)?,
-            perm: host.perm.as_ref().map(|perm| gpu.upload(perm)).transpose()?,
+            nrows,
+            ncols,
+            c,
+            slice_ptr,
+            full,
+            col_idx: packed.col_idx,
+            values: packed.values,
+            perm,
             kernel: RowKernel::new(
                 gpu,
                 Module::of(FILE, residency),
                 residency,
                 format!("{kernel}_{}", T::KIND),
             )?,
+        })
+    }
+
+    /// Copies the matrix back to host memory, for unpacking only.
+    fn to_host(&self) -> Result<HostSell<T>, Error> {
+        Ok(HostSell {
+            nrows: self.nrows,
+            ncols: self.ncols,
+            c: self.c,
+            sigma: self.nrows,
+            perm: self.perm.as_ref().map(Buffer::to_vec).transpose()?,
+            slice_ptr: self.slice_ptr.to_vec()?.into_iter().map(|at| at as usize).collect(),
+            full: self.full.to_vec()?,
+            col_idx: self.col_idx.to_vec()?,
+            values: self.values.to_vec()?,
+            consecutive: false,
+            parts: Box::default(),
         })
     }
 
@@ -90,20 +145,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceSell<T> {
     row_products!();
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
-        let host = HostSell {
-            nrows: self.nrows,
-            ncols: self.ncols,
-            c: self.c,
-            sigma: self.nrows,
-            perm: self.perm.as_ref().map(Buffer::to_vec).transpose()?,
-            slice_ptr: self.slice_ptr.to_vec()?.into_iter().map(|at| at as usize).collect(),
-            full: self.full.to_vec()?,
-            col_idx: self.col_idx.to_vec()?,
-            values: self.values.to_vec()?,
-            consecutive: false,
-            parts: Box::default(),
-        };
-        host.unpack()
+        self.to_host()?.unpack()
     }
 
     fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
@@ -119,5 +161,10 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceSell<T> {
 
     fn residency(&self) -> Residency {
         self.kernel.residency()
+    }
+
+    #[cfg(test)]
+    fn text(&self) -> Result<String, Error> {
+        Ok(format!("{:?}", self.to_host()?))
     }
 }

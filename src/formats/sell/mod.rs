@@ -24,17 +24,18 @@ mod cuda;
 
 use super::{
     Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
-    chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
-use crate::device::Gpu;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{collected, listed, try_zeroed};
 use crate::order;
 use crate::parallel;
 use crate::{Error, Scalar, ScalarKind};
 use std::fmt::{self, Display};
+use std::sync::Arc;
 
 /// The SELL-C-σ format.
 pub(crate) struct Sell;
@@ -210,6 +211,21 @@ impl Format for Sell {
 
     fn pack<T: Scalar>(plan: &SellPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
         HostSell::new(*plan, a)
+    }
+
+    fn kernels<T: Scalar>(_: &SellPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
+        device_rows::kernels()
+    }
+
+    fn packs_on_device(_: &SellPlan) -> bool {
+        device_rows::SUPPORTED
+    }
+
+    fn pack_on_device<T: Scalar>(
+        plan: &SellPlan,
+        there: &CsrSource<T>,
+    ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+        Ok(Some(Arc::new(cuda::DeviceSell::pack(*plan, there)?)))
     }
 }
 

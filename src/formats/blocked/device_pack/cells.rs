@@ -13,7 +13,8 @@ use crate::{Error, Scalar};
 const EXAMINED: usize = 8;
 
 impl<T: Scalar> BlockPacker<'_, T> {
-    /// Least and largest column of every row, and true if all rows are sorted by column.
+    /// Columns of the first and of the last entry of every row, and true if all rows are sorted by
+    /// column: they are the least and the largest one then.
     pub(super) fn spans(&self) -> Result<(Ptr<[u32; 2]>, bool), Error> {
         let (work, nrows, nnz) = (&self.work, self.a.nrows, self.a.nnz());
         let (spans, descents) = (work.take(nrows)?, work.cleared::<u64>(1)?);
@@ -28,14 +29,15 @@ impl<T: Scalar> BlockPacker<'_, T> {
         }
         let mut left = [0];
         work.read(descents, &mut left)?;
-        let sorted = left == [0];
-        if !sorted {
-            let unsorted = UnsortedSpans { row_ptr, col_idx, nrows: nrows as u32, spans };
-            let launch = self.warps().with(unsorted);
-            // SAFETY: there is a span for every row.
-            unsafe { work.run(CELLS, "blocked_cells_unsorted_spans", launch)? };
-        }
-        Ok((spans, sorted))
+        Ok((spans, left == [0]))
+    }
+
+    /// Writes the least and the largest column of every row.
+    pub(super) fn unsorted_spans(&self, spans: Ptr<[u32; 2]>) -> Result<(), Error> {
+        let (row_ptr, col_idx, nrows) = (self.row_ptr(), self.a.col_idx.ptr(), self.a.nrows as u32);
+        let launch = self.warps().with(UnsortedSpans { row_ptr, col_idx, nrows, spans });
+        // SAFETY: there is a span for every row.
+        unsafe { self.work.run(CELLS, "blocked_cells_unsorted_spans", launch) }
     }
 
     /// Panels of rows with these spans, of at most `widest` columns per window.

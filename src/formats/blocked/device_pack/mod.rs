@@ -59,7 +59,12 @@ pub(super) fn pack<T: Scalar>(
     let (spans, sorted) = packer.spans()?;
     let equal = if plan.packed { packer.common()? } else { None };
     match plan.x {
-        Block::Windows => packer.windows(&packer.panels(spans, columns)?, sorted, equal),
+        Block::Windows => {
+            if !sorted {
+                packer.unsorted_spans(spans)?;
+            }
+            packer.windows(&packer.panels(spans, columns)?, sorted, equal)
+        }
         Block::Hot => packer.hot(columns, sorted, equal),
     }
 }
@@ -85,6 +90,16 @@ struct PanelTiles {
     first_row: u32,
     windows: u32,
     first_tile: u32,
+}
+
+/// Tiles, and their copy on the GPU.
+struct UploadedTiles {
+    there: Ptr<Tile>,
+    tiles: Vec<Tile>,
+}
+
+impl UploadedTiles {
+    const NONE: Self = Self { there: Ptr::NULL, tiles: Vec::new() };
 }
 
 /// Tiles with the sums over their cells, and the assignment of pieces. A tile may be empty.
@@ -178,21 +193,23 @@ impl<T: Scalar> BlockPacker<'_, T> {
                 cells += u64::from(rows);
             }
         }
-        let (tile_table, count) = (self.table(&tiles)?, tiles.len() as u32);
+        let tiles = UploadedTiles { there: self.table(&tiles)?, tiles };
+        let panels = (self.table(&rows_of)?, rows_of.len() as u32);
         let (cells, firsts) = (cells as usize, self.work.take::<u32>(cells as usize)?);
         let (row_ptr, col_idx, nrows) = (self.row_ptr(), self.a.col_idx.ptr(), self.a.nrows as u32);
         let order = self.a.gpu.uninitialised(if sorted { 0 } else { self.a.nnz() })?;
         let before = self.sums(cells, |numbers| {
-            let (tiles, cells) = (tile_table, cells as u32);
             if sorted {
+                let (count, cells) = (tiles.tiles.len() as u32, cells as u32);
+                let tiles = tiles.there;
                 let launch = Launch::over(cells as usize, 1);
                 let find = Sorted { row_ptr, col_idx, tiles, count, cells, firsts, numbers };
                 // SAFETY: there is a number and a first entry for every cell, here and below.
                 return unsafe { self.work.run(CELLS, "blocked_cells_sorted", launch.with(find)) };
             }
-            self.work.clear(numbers, cells as usize)?;
-            let (panels, count) = (self.table(&rows_of)?, rows_of.len() as u32);
-            let next = self.work.take::<u32>(cells as usize)?;
+            self.work.clear(numbers, cells)?;
+            let ((panels, count), tiles) = (panels, tiles.there);
+            let next = self.work.take::<u32>(cells)?;
             let find = Count { row_ptr, col_idx, panels, count, tiles, nrows, numbers };
             let add = Firsts { panels, count, tiles, nrows, numbers, firsts, next };
             let order = order.ptr();
@@ -205,8 +222,9 @@ impl<T: Scalar> BlockPacker<'_, T> {
                 self.work.run(CELLS, "blocked_cells_order", self.warps().with(arrange))
             }
         })?;
-        let near = self.pieces(&rows_of, tiles, (cells, before), self.a.nnz())?;
-        let far = self.pieces(&[], Vec::new(), (0, self.sums(0, |_| Ok(()))?), 0)?;
+        let near = self.pieces(panels, tiles, (cells, before), self.a.nnz())?;
+        let nothing = (Ptr::NULL, 0);
+        let far = self.pieces(nothing, UploadedTiles::NONE, (0, self.sums(0, |_| Ok(()))?), 0)?;
         let source = |kernel| {
             let order = if sorted { Ptr::NULL } else { order.ptr() };
             PieceSource { kernel, firsts, order, hot: HotEntries::NONE }
@@ -247,8 +265,9 @@ impl<T: Scalar> BlockPacker<'_, T> {
             let tile =
                 Tile { first_cell, rows, first_row, first_col, width, first_entry, first_piece };
             let (tiles, windows) = if count > 0 { (vec![tile], 1) } else { (Vec::new(), 0) };
-            let panel = PanelTiles { first_row, windows, first_tile };
-            self.pieces(&[panel], tiles, (nrows, before), count)
+            let panels = (self.table(&[PanelTiles { first_row, windows, first_tile }])?, 1);
+            let tiles = UploadedTiles { there: self.table(&tiles)?, tiles };
+            self.pieces(panels, tiles, (nrows, before), count)
         };
         let (near, far) = (counted(true, near_entries)?, counted(false, nnz - near_entries)?);
         let order = self.a.gpu.uninitialised(if sorted { 0 } else { nnz })?;
@@ -313,15 +332,15 @@ impl<T: Scalar> BlockPacker<'_, T> {
     /// Assigns pieces to tiles, given the sums before their cells.
     fn pieces(
         &self,
-        panels: &[PanelTiles],
-        mut tiles: Vec<Tile>,
+        (panels, panel_count): (Ptr<PanelTiles>, u32),
+        UploadedTiles { there: tile_table, mut tiles }: UploadedTiles,
         (cells, before): (usize, Ptr<u64>),
         entries: usize,
     ) -> Result<CountedCells, Error> {
         let work = &self.work;
         let count = tiles.len() as u32;
         let firsts = work.take::<u32>(tiles.len())?;
-        let find = Tiles { tiles: self.table(&tiles)?, count, before, first_entries: firsts };
+        let find = Tiles { tiles: tile_table, count, before, first_entries: firsts };
         // SAFETY: there is a number for every tile.
         unsafe { work.run(FILE, "blocked_pack_tiles", Launch::over(tiles.len(), 1).with(find))? };
         let mut firsts = work.read_vec(firsts, tiles.len())?;
@@ -331,7 +350,9 @@ impl<T: Scalar> BlockPacker<'_, T> {
             (tile.first_entry, tile.first_piece) = (ends[0], pieces as u32);
             pieces += ((ends[1] - ends[0]) as usize).div_ceil(PIECE);
         }
-        let tile_table = self.table(&tiles)?;
+        if count > 0 {
+            work.write(tile_table, &tiles)?;
+        }
         let piece_cells = work.take::<u32>(pieces)?;
         let cuts = self.sums(pieces, |cuts| {
             let launch = Launch::over(pieces, 1).with(Pieces {
@@ -345,7 +366,6 @@ impl<T: Scalar> BlockPacker<'_, T> {
             // SAFETY: there is a cell and a number for every piece.
             unsafe { work.run(FILE, "blocked_pack_pieces", launch) }
         })?;
-        let (panel_count, panels) = (panels.len() as u32, self.table(panels)?);
         Ok(CountedCells {
             panels,
             panel_count,

@@ -20,6 +20,7 @@ use super::index::{LANES, UNIT};
 use super::order::Order;
 use super::{Packing, ValueEncoding};
 use crate::device::{Buffer, CsrSource, Ptr, SCAN, WorkingMemory};
+use crate::formats::device_sorting::SORT;
 use crate::{Error, Scalar};
 use std::mem::offset_of;
 use wide::Chosen;
@@ -44,7 +45,7 @@ pub(super) fn pack<T: Scalar>(
 }
 
 /// Kernel files for packing.
-pub(super) const MODULES: [&str; 3] = ["psell_pack_rows", "psell_pack_slices", SCAN];
+pub(super) const MODULES: [&str; 4] = [SORT, "psell_pack_rows", "psell_pack_slices", SCAN];
 
 /// True if a GPU packs so: offsets are copied unchanged, and values are not narrowed.
 pub(super) fn supports(packing: Packing) -> bool {

@@ -1,24 +1,17 @@
-//! Sorting of rows by length, and the long rows, on a GPU.
+//! Order of the rows, and the long rows, on a GPU.
 
 use super::super::Coder;
-use super::super::constants::{DIGIT_ROUNDS, DIGITS, SORTED};
 use super::super::cuda::DeviceLongRows;
 use super::super::long::Piece;
 use super::super::order::Order;
 use super::values::CodeTable;
 use super::{Packer, PackingCounts};
 use crate::device::kernels::psell_pack_rows::{
-    CopyLongEntries, PackLongCount, PackLongPieces, PackLongRows, PackSortCount, PackSortPlace,
-    PackSortWindows,
+    CopyLongEntries, PackLongCount, PackLongPieces, PackLongRows,
 };
 use crate::device::{BLOCK, Buffer, Launch, Ptr, SCANNED};
+use crate::formats::device_sorting::RowSort;
 use crate::{Error, Scalar};
-
-/// Rows that a block sorts if windows are small.
-const TOGETHER: usize = 1024;
-
-/// Rows per tile for sorting larger windows.
-const DIGIT_TILE: usize = DIGIT_ROUNDS * BLOCK as usize;
 
 /// Rows per tile for counting long rows.
 const LONG_TILE: usize = SCANNED * BLOCK as usize;
@@ -33,69 +26,13 @@ impl<T: Scalar> Packer<'_, T> {
     /// Returns the rows in `order`; `None` for the natural order.
     pub(super) fn order(&self, order: Order) -> Result<Option<Buffer<u32>>, Error> {
         let Order::Windows(sigma) = order else { return Ok(None) };
-        let nrows = self.a.nrows;
-        let sigma = sigma.min(nrows).max(1);
-        let perm = self.a.gpu.uninitialised(nrows)?;
-        if nrows > 0 && sigma <= SORTED {
-            self.sort_windows(sigma, &perm)?;
-        } else if nrows > 0 {
-            self.sort_digits(sigma, &perm)?;
-        }
-        Ok(Some(perm))
-    }
-
-    /// Sorts windows that fit a block.
-    fn sort_windows(&self, sigma: usize, perm: &Buffer<u32>) -> Result<(), Error> {
-        let windows = (TOGETHER / sigma).max(1);
-        let (size, bits) =
-            ((windows * sigma).next_power_of_two(), sigma.next_power_of_two().ilog2());
-        // There are fewer than 2³² rows.
-        let blocks = self.a.nrows.div_ceil(windows * sigma) as u32;
-        let launch = Launch::new(blocks, BLOCK).with(PackSortWindows {
+        let sort = RowSort {
+            work: &self.work,
             row_ptr: self.row_ptr(),
-            nrows: self.nrows(),
+            nrows: self.a.nrows,
             limit: self.limit,
-            sigma: sigma as u32,
-            windows: windows as u32,
-            size: size as u32,
-            bits,
-            perm: perm.ptr(),
-        });
-        // SAFETY: `perm` has an element for every row, and the shared memory of a block holds its
-        // windows.
-        unsafe { self.work.run("psell_pack_rows", "pack_sort_windows", launch) }
-    }
-
-    /// Sorts by window and length, 8 bits at a time.
-    fn sort_digits(&self, sigma: usize, perm: &Buffer<u32>) -> Result<(), Error> {
-        let nrows = self.a.nrows;
-        let width = |most: u64| u64::BITS - most.leading_zeros();
-        let bits = width(u64::from(self.limit));
-        let last_window = (nrows.div_ceil(sigma) - 1) as u64;
-        let passes = (bits + width(last_window)).div_ceil(DIGITS.ilog2()).max(1);
-        let tiles = nrows.div_ceil(DIGIT_TILE);
-        let counts = self.work.take::<u64>(tiles * DIGITS)?;
-        let all = self.work.cleared::<u64>(1)?;
-        let other = self.work.take::<u32>(if passes > 1 { nrows } else { 0 })?;
-        let mut from = Ptr::NULL;
-        for pass in 0..passes {
-            let to = if (passes - pass) % 2 == 1 { perm.ptr() } else { other };
-            let (row_ptr, nrows, limit) = (self.row_ptr(), self.nrows(), self.limit);
-            let (sigma, shift) = (sigma as u32, pass * DIGITS.ilog2());
-            let over = Launch::new(tiles as u32, BLOCK);
-            let count = PackSortCount { row_ptr, nrows, limit, sigma, bits, shift, from, counts };
-            let before = counts;
-            let place =
-                PackSortPlace { row_ptr, nrows, limit, sigma, bits, shift, from, before, to };
-            // SAFETY: there is a count for every digit of every tile, and an element for every row.
-            unsafe {
-                self.work.run("psell_pack_rows", "pack_sort_count", over.with(count))?;
-                self.work.scan(counts, tiles * DIGITS, 1, all)?;
-                self.work.run("psell_pack_rows", "pack_sort_place", over.with(place))?;
-            }
-            from = to;
-        }
-        Ok(())
+        };
+        sort.windows(sigma).map(Some)
     }
 
     /// Counts the long rows, their pieces and their entries.
