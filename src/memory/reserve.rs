@@ -182,8 +182,34 @@ mod tests {
         }
     }
 
+    /// Held by the test that uses the reserve.
+    static IN_USE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn threads_have_slots_of_their_own() {
+        let _in_use = IN_USE.lock();
+        let layout = Layout::from_size_align(4000, 8).unwrap();
+        let work = |thread: u8| {
+            for _ in 0..2000 {
+                // SAFETY: a size above zero; four threads have fewer slots than there are.
+                unsafe {
+                    let slot = Reserve(Nothing).alloc(layout);
+                    slot.write_bytes(thread, 4000);
+                    std::thread::yield_now();
+                    let bytes = std::slice::from_raw_parts(slot, 4000);
+                    assert!(bytes.iter().all(|byte| *byte == thread));
+                    Reserve(Nothing).dealloc(slot, layout);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|thread| drop(scope.spawn(move || work(thread))))
+        });
+    }
+
     #[test]
     fn slots_are_apart_and_used_again() {
+        let _in_use = IN_USE.lock();
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
         let reserve = Reserve(Nothing);
         // The slots of all sizes, the small ones first.
