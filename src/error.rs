@@ -243,7 +243,7 @@ pub enum Error {
     #[error(
         "the value of entry {entry}{} is {value:e}, beyond the largest finite number of \
          {precision}, {:e}; {}",
-        position(place), precision.largest(), way_out(*precision)
+        position(place), precision.largest(), remedy(*precision)
     )]
     ValueRange {
         /// Index of the entry in the order of `to_csr`, counted from 0.
@@ -294,7 +294,7 @@ pub enum Error {
         /// The reason and a remedy.
         reason: &'static str,
     },
-    /// There is no room for another entry.
+    /// No room for another entry.
     #[error("plan {plan} has no room for an entry at row {row}, column {col}: {reason}")]
     NoRoom {
         /// Spelling of the plan.
@@ -471,7 +471,7 @@ fn position(place: &Option<(usize, usize)>) -> String {
 }
 
 /// Remedy for a value beyond the range of a precision.
-fn way_out(precision: Precision) -> &'static str {
+fn remedy(precision: Precision) -> &'static str {
     match precision {
         Precision::F16 => "scale the matrix, or choose bf16, which has the range of f32",
         Precision::Bf16 | Precision::F32 => "scale the matrix, or leave its values in f64",

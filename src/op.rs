@@ -254,17 +254,17 @@ impl SparseOpBuilder {
         self
     }
 
-    /// If true, the winner of a [`Tuning::Calibrate`] is stored on disk, and a stored decision for
-    /// a matrix of this structure, this device and these settings is used instead of a prediction
-    /// or another timing run. The default is false. Stored decisions take precedence with
-    /// [`Tuning::Predict`] and [`Tuning::Check`] too, which store nothing themselves.
+    /// Stores the winner of a [`Tuning::Calibrate`] on disk, and uses a stored decision for a
+    /// matrix of this structure, this device and these settings instead of a prediction or another
+    /// timing run. The default is false. Stored decisions take precedence with [`Tuning::Predict`]
+    /// and [`Tuning::Check`] too, which store nothing themselves.
     #[must_use]
     pub fn remember(mut self, remember: bool) -> Self {
         self.remember = remember;
         self
     }
 
-    /// If true, only plans are chosen whose products repeat their bits
+    /// Restricts the choice to plans whose products repeat their bits
     /// ([`Plan::is_deterministic`]). The default is false.
     ///
     /// Plans sum in different orders. On the CPU the choice is therefore made for the number of
@@ -277,9 +277,9 @@ impl SparseOpBuilder {
         self
     }
 
-    /// If true, the operator is prepared for updates of its values ([`SparseOp::update_values`]).
-    /// The default is false. The data of updates is then created with the operator, not at the
-    /// first update, and no plan is chosen that saves bytes because values are few or the same.
+    /// Prepares the operator for updates of its values ([`SparseOp::update_values`]). The default
+    /// is false. The data of updates is then created with the operator, not at the first update,
+    /// and no plan is chosen that saves bytes because values are few or the same.
     #[must_use]
     pub fn updatable(mut self, updatable: bool) -> Self {
         self.updatable = updatable;

@@ -261,7 +261,7 @@ pub(crate) struct F16(pub(crate) u16);
 impl Narrow for F16 {
     const PRECISION: Precision = Precision::F16;
 
-    /// Exponent and fraction are moved to the fields of an f32. A multiplication corrects the bias,
+    /// Moves exponent and fraction to the fields of an f32. A multiplication corrects the bias,
     /// also of subnormal numbers.
     #[inline(always)]
     fn to_f32(self) -> f32 {

@@ -47,7 +47,7 @@
 #define SPARSEOP_TRANSPOSE 4
 
 /*
- The plan is chosen by prediction alone: no product is timed, and the same matrix gets the same
+ Chooses the plan by prediction alone: no product is timed, and the same matrix gets the same
  plan.
  */
 #define SPARSEOP_PREDICT 8

@@ -20,7 +20,7 @@ pub const SPARSEOP_DETERMINISTIC: u32 = 1;
 pub const SPARSEOP_UPDATABLE: u32 = 2;
 /// Prepares for transposed products when the operator is created.
 pub const SPARSEOP_TRANSPOSE: u32 = 4;
-/// The plan is chosen by prediction alone: no product is timed, and the same matrix gets the same
+/// Chooses the plan by prediction alone: no product is timed, and the same matrix gets the same
 /// plan.
 pub const SPARSEOP_PREDICT: u32 = 8;
 

@@ -34,7 +34,7 @@ pub(super) struct ChoiceArgs {
     profile: Option<PathBuf>,
     /// Method of choosing the plan [default: check; `analyze` predicts]
     #[arg(long, value_name = "METHOD")]
-    pub(super) tuning: Option<How>,
+    pub(super) tuning: Option<TuningMethod>,
     /// Approximate time limit of a timing run, in seconds [default: 3]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     calibration_seconds: Option<f64>,
@@ -51,7 +51,7 @@ pub(super) struct ChoiceArgs {
 
 /// Method of choosing the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum How {
+pub(super) enum TuningMethod {
     /// Prediction from measured coefficients
     Predict,
     /// Prediction, checked with a few products on the matrix itself
@@ -116,9 +116,9 @@ impl ChoiceArgs {
     /// A builder with these settings.
     pub(super) fn builder(&self) -> Result<SparseOpBuilder> {
         let tuning = match self.tuning {
-            Some(How::Predict) => Tuning::Predict,
-            None | Some(How::Check) => Tuning::Check,
-            Some(How::Calibrate) => Tuning::Calibrate,
+            Some(TuningMethod::Predict) => Tuning::Predict,
+            None | Some(TuningMethod::Check) => Tuning::Check,
+            Some(TuningMethod::Calibrate) => Tuning::Calibrate,
         };
         let mut builder = SparseOpBuilder::new()
             .tuning(tuning)

@@ -42,10 +42,10 @@ fn a_calibration_explains_itself() {
     let args = ["analyze", MATRIX, "--tuning", "calibrate", "--calibration-seconds", "5"];
     let text = stdout(&args);
     assert!(text.lines().next().unwrap().contains(" per product measured on "), "{text}");
-    assert!(line(&text, "timed ").contains(" plans in "), "{text}");
+    assert!(line(&text, "timing run ").contains(" plans in "), "{text}");
     let text = stdout(&[&args[..], &["-v"]].concat());
     let text = text.split("\nmatrix   ").last().unwrap();
-    assert!(line(text, "timed ").contains("candidates, caches warm, "), "{text}");
+    assert!(line(text, "timing run ").contains("candidates, caches warm, "), "{text}");
     assert!(text.contains("measured") && text.contains(" µs ±"), "{text}");
     let report: Value =
         serde_json::from_str(&stdout(&[&args[..], &["--json", "--cold"]].concat())).unwrap();
@@ -63,7 +63,7 @@ fn a_calibration_explains_itself() {
 fn few_products_do_not_amortise_a_calibration() {
     let text = stdout(&["analyze", MATRIX, "--tuning", "calibrate", "--expected-calls", "2"]);
     assert!(
-        line(&text, "timed ").contains("none: a timing run takes ") && !text.contains("measured  "),
+        line(&text, "timing run ").contains("none: it takes ") && !text.contains("measured  "),
         "{text}"
     );
 }
@@ -97,7 +97,7 @@ fn a_stored_decision_replaces_the_second_calibration() {
     for args in [&REMEMBERED[..], &["--remember"]] {
         let again = said(store.path(), args);
         assert!(
-            line(&again, "timed ").contains("none, remembered from less than a day ago: "),
+            line(&again, "timing run ").contains("none, remembered from less than a day ago: "),
             "{again}"
         );
         assert_eq!(
@@ -109,7 +109,7 @@ fn a_stored_decision_replaces_the_second_calibration() {
     let other = said(store.path(), &["--remember", "--expected-calls", "7"]);
     assert!(line(&other, "store ").ends_with("no stored decision"), "{other}");
     let never = said(store.path(), &[]);
-    assert!(!never.contains("\nstore ") && !never.contains("\ntimed "), "{never}");
+    assert!(!never.contains("\nstore ") && !never.contains("\ntiming run "), "{never}");
 }
 
 #[test]
@@ -139,9 +139,9 @@ fn damaged_and_old_entries_are_timed_again_and_the_reason_is_reported() {
             store_line.contains(expected) && store_line.contains("now stored in"),
             "{expected}: {text}"
         );
-        assert!(line(&text, "timed ").contains("caches warm"), "{text}");
+        assert!(line(&text, "timing run ").contains("caches warm"), "{text}");
     }
-    assert!(line(&said(store.path(), &REMEMBERED), "timed ").contains("remembered"));
+    assert!(line(&said(store.path(), &REMEMBERED), "timing run ").contains("remembered"));
 }
 
 #[test]

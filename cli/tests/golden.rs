@@ -35,7 +35,10 @@ const FIT: [(&str, &str); 6] = [
     (r"(?m)per product predicted on .*$", "per product predicted on [device]"),
     (r"(?m)measured on (this|another) .*$", "[fit]"),
     (r"(?m)read from .*$", "read from [file]"),
-    (r"(?m)^took     .+ to analyse, .+ to choose", "took     [time] to analyse, [time] to choose"),
+    (
+        r"(?m)^preparation .+ to analyse, .+ to choose",
+        "preparation [time] to analyse, [time] to choose",
+    ),
     (r"[0-9.]+ SpMVs", "[number] SpMVs"),
     (r"-v: [0-9]+ more plans", "-v: [number] more plans"),
 ];

@@ -100,7 +100,7 @@ fn line<'a>(text: &'a str, start: &str) -> &'a str {
 
 /// A text without the line with the times.
 fn untimed(text: &str) -> Vec<&str> {
-    text.lines().filter(|line| !line.starts_with("took ")).collect()
+    text.lines().filter(|line| !line.starts_with("preparation ")).collect()
 }
 
 /// The program runs on the CPU and reports the reason. It fails in one line if a GPU is required.

@@ -68,9 +68,9 @@ impl DistributedBuilder {
         self
     }
 
-    /// If true, which is the default, products have the same bits with any number of parts: plans
-    /// are chosen by prediction among those whose sum of a row does not depend on the other rows.
-    /// If false, every part has the plan that the [builder](Self::operator) chooses.
+    /// Restricts the choice to plans whose products have the same bits with any number of parts:
+    /// by prediction, among those whose sum of a row does not depend on the other rows. The default
+    /// is true. With false every part has the plan that the [builder](Self::operator) chooses.
     #[must_use]
     pub fn same_bits(mut self, same_bits: bool) -> Self {
         self.settings.same_bits = same_bits;

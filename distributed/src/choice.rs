@@ -22,7 +22,7 @@ const SHORT: f64 = 64.0;
 pub(crate) enum SummationOrder {
     /// One entry after the other, with fused multiplication and addition where the machine has it.
     Sequential,
-    /// This number of running sums.
+    /// Several running sums; their number.
     Lanes(u32),
 }
 

@@ -14,22 +14,22 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct ThreadRank {
     rank: usize,
-    office: Arc<Office>,
+    channel: Arc<SharedChannel>,
 }
 
-/// Messages in transit.
+/// State that the ranks share: messages in transit and failures.
 #[derive(Debug)]
-struct Office {
+struct SharedChannel {
     size: usize,
     limit: Duration,
-    mail: Mutex<Mail>,
+    queues: Mutex<MessageQueues>,
     arrived: Condvar,
     /// GPUs of the ranks, whose waits a failure ends.
     gpus: Option<Arc<PeerGroup>>,
 }
 
 #[derive(Debug, Default)]
-struct Mail {
+struct MessageQueues {
     /// Messages by sender and receiver, the oldest first.
     messages: HashMap<(usize, usize), VecDeque<Vec<u8>>>,
     /// First failure: the rank and its error.
@@ -43,31 +43,31 @@ impl ThreadRank {
         limit: Duration,
         gpus: Option<Arc<PeerGroup>>,
     ) -> Vec<Arc<Self>> {
-        let (mail, arrived) = (Mutex::default(), Condvar::new());
-        let office = Arc::new(Office { size, limit, mail, arrived, gpus });
-        (0..size).map(|rank| Arc::new(Self { rank, office: office.clone() })).collect()
+        let (queues, arrived) = (Mutex::default(), Condvar::new());
+        let channel = Arc::new(SharedChannel { size, limit, queues, arrived, gpus });
+        (0..size).map(|rank| Arc::new(Self { rank, channel: channel.clone() })).collect()
     }
 
     /// Forgets messages and failures. No rank may be in a call. GPUs that fail again stay out of
     /// use.
     pub(crate) fn reset(&self) {
-        *self.mail() = Mail::default();
-        if let Some(gpus) = &self.office.gpus {
+        *self.queues() = MessageQueues::default();
+        if let Some(gpus) = &self.channel.gpus {
             let _ = gpus.restart();
         }
     }
 
-    fn mail(&self) -> MutexGuard<'_, Mail> {
-        self.office.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, MessageQueues> {
+        self.channel.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn send(&self, to: impl Iterator<Item = (usize, Vec<u8>)>) {
-        let mut mail = self.mail();
+        let mut queues = self.queues();
         for (rank, message) in to {
-            mail.messages.entry((self.rank, rank)).or_default().push_back(message);
+            queues.messages.entry((self.rank, rank)).or_default().push_back(message);
         }
-        drop(mail);
-        self.office.arrived.notify_all();
+        drop(queues);
+        self.channel.arrived.notify_all();
     }
 
     /// Receives the next message from a rank, of the given number of bytes.
@@ -82,26 +82,26 @@ impl ThreadRank {
     }
 
     fn take(&self, from: usize, deadline: Deadline) -> Result<Vec<u8>, Error> {
-        let mut mail = self.mail();
+        let mut queues = self.queues();
         loop {
-            let queue = mail.messages.get_mut(&(from, self.rank));
+            let queue = queues.messages.get_mut(&(from, self.rank));
             if let Some(message) = queue.and_then(VecDeque::pop_front) {
                 return Ok(message);
             }
             // Messages that were sent before the failure are received above, so that a rank returns
             // its own error if all ranks find one.
-            if let Some((rank, message)) = &mail.failure {
+            if let Some((rank, message)) = &queues.failure {
                 return Err(Error::RankFailed { rank: *rank, message: message.clone() });
             }
             let left = deadline.left();
             if left.is_zero() {
-                drop(mail);
+                drop(queues);
                 let error = deadline.error(&format!("rank {from}"));
                 self.fail(&error.to_string());
                 return Err(error);
             }
-            let waited = self.office.arrived.wait_timeout(mail, left);
-            mail = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.channel.arrived.wait_timeout(queues, left);
+            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -112,7 +112,7 @@ impl Communicator for ThreadRank {
     }
 
     fn size(&self) -> usize {
-        self.office.size
+        self.channel.size
     }
 
     fn exchange(
@@ -123,7 +123,7 @@ impl Communicator for ThreadRank {
     ) -> Result<(), Error> {
         self.send(sends.iter().map(|(rank, message)| (*rank, message.to_vec())));
         meanwhile();
-        let deadline = Deadline::new(self.office.limit);
+        let deadline = Deadline::new(self.channel.limit);
         for (rank, to) in receives {
             to.copy_from_slice(&self.receive(*rank, to.len(), deadline)?);
         }
@@ -133,7 +133,7 @@ impl Communicator for ThreadRank {
     fn all_gather(&self, own: &[u8], lengths: &[usize]) -> Result<Vec<u8>, Error> {
         let others = (0..self.size()).filter(|rank| *rank != self.rank);
         self.send(others.map(|rank| (rank, own.to_vec())));
-        let deadline = Deadline::new(self.office.limit);
+        let deadline = Deadline::new(self.channel.limit);
         let mut all = Vec::with_capacity(lengths.iter().sum());
         for (rank, &length) in lengths.iter().enumerate() {
             match rank == self.rank {
@@ -145,9 +145,9 @@ impl Communicator for ThreadRank {
     }
 
     fn fail(&self, message: &str) {
-        self.mail().failure.get_or_insert_with(|| (self.rank, message.to_owned()));
-        self.office.gpus.iter().for_each(|gpus| gpus.end());
-        self.office.arrived.notify_all();
+        self.queues().failure.get_or_insert_with(|| (self.rank, message.to_owned()));
+        self.channel.gpus.iter().for_each(|gpus| gpus.end());
+        self.channel.arrived.notify_all();
     }
 }
 

@@ -20,7 +20,7 @@ const DIVERGENCE: u16 = OWN + 6;
 const A: u16 = OWN + 7;
 
 /// Growth of ‖r‖² at which the iteration is stopped.
-const BEYOND_MEASURE: f64 = 1e16;
+const DIVERGENCE_RATIO: f64 = 1e16;
 
 /// Chebyshev iteration: like conjugate gradients, with step lengths computed from the bounds.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl<T: Scalar> Iteration<T> for Chebyshev<T> {
             (TWO_SIGMA, 2.0 * centre / delta),
             (TWO_OVER_DELTA, 2.0 / delta),
             (INVERSE_CENTRE, 1.0 / centre),
-            (DIVERGENCE, BEYOND_MEASURE * registers[usize::from(RR)]),
+            (DIVERGENCE, DIVERGENCE_RATIO * registers[usize::from(RR)]),
         ] {
             registers[usize::from(register)] = value;
         }

@@ -299,8 +299,8 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         Ok(())
     }
 
-    /// The residual never grows, and may decrease slowly: a cycle with next to no progress is
-    /// followed by similar ones.
+    /// A ratio close to 1: the residual never grows and may decrease slowly, but a cycle with next
+    /// to no progress is followed by similar ones.
     fn progress(&self) -> f64 {
         1.0 - 1e-4
     }

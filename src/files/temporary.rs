@@ -163,7 +163,7 @@ fn is_locked_by_us(file: &File) -> bool {
     !matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock))
 }
 
-/// Leftovers stay, and the locks of Windows would prevent reads through another handle.
+/// True for every file: leftovers stay, and locks of Windows prevent reads through other handles.
 #[cfg(not(unix))]
 fn is_locked_by_us(_: &File) -> bool {
     true
@@ -184,7 +184,7 @@ pub(super) fn remove_leftovers(folder: &Folder) {
     }
 }
 
-/// Without process identifiers that can be asked for, leftovers stay.
+/// Leaves leftovers where they are: whether their process still runs is unknown on this system.
 #[cfg(not(unix))]
 pub(super) fn remove_leftovers(_: &Folder) {}
 

@@ -285,8 +285,8 @@ pub(crate) fn check_dimensions(
     Ok(())
 }
 
-/// Finds out if all ranges of the numbers below a length are right.
-type AllRight = fn(usize, &(dyn Fn(Range<usize>) -> bool + Sync)) -> bool;
+/// Check of all index ranges below a length, on one thread or on several.
+type RangeCheck = fn(usize, &(dyn Fn(Range<usize>) -> bool + Sync)) -> bool;
 
 /// Checks all properties of CSR arrays.
 fn check(
@@ -301,7 +301,7 @@ fn check(
 
 /// Checks all properties of CSR arrays.
 fn check_with(
-    all_right: AllRight,
+    check_ranges: RangeCheck,
     nrows: usize,
     ncols: usize,
     row_ptr: &[usize],
@@ -324,7 +324,7 @@ fn check_with(
         return fail(format!("row_ptr[0] is {}, it must be 0", row_ptr[0]));
     }
     // Positions are only searched after an error.
-    let are_lengths = all_right(nrows, &|rows| {
+    let are_lengths = check_ranges(nrows, &|rows| {
         let mut ends = row_ptr[rows.start..=rows.end].windows(2);
         ends.all(|ends| ends[0] <= ends[1] && ends[1] - ends[0] <= MAX_DIMENSION)
     });
@@ -346,7 +346,7 @@ fn check_with(
     let are_columns = |entries: Range<usize>| {
         col_idx[entries].iter().copied().max().is_none_or(|largest| (largest as usize) < ncols)
     };
-    if !all_right(nvals, &are_columns) {
+    if !check_ranges(nvals, &are_columns) {
         let k = col_idx.iter().position(|&c| c as usize >= ncols).unwrap_or_default();
         let row = row_ptr.partition_point(|&p| p <= k) - 1;
         return fail(format!("col_idx[{k}] is {} in row {row}, but ncols is {ncols}", col_idx[k]));

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub(super) struct SpmmPacking<T: Scalar> {
     /// Second packing of the matrix. None if SpMM can use the plan's own arrays.
-    second: Option<Second<T>>,
+    second: Option<SecondPacking<T>>,
     data: formats::SpmmData<T>,
     /// Staging buffers of products with vectors in host memory on a GPU, all for the same number of
     /// vectors.
@@ -29,7 +29,7 @@ pub(super) struct SpmmPacking<T: Scalar> {
 
 /// A second packing.
 #[derive(Debug)]
-struct Second<T: Scalar> {
+struct SecondPacking<T: Scalar> {
     plan: Plan,
     matrix: ResidentMatrix<T>,
     seconds: f64,
@@ -50,7 +50,7 @@ impl<T: Scalar> SpmmPacking<T> {
     pub(super) fn explain(&self) -> AuxiliaryPacking<'_> {
         match &self.second {
             None => AuxiliaryPacking::Shared,
-            Some(Second { plan, matrix, seconds }) => {
+            Some(SecondPacking { plan, matrix, seconds }) => {
                 AuxiliaryPacking::Own { plan, bytes: matrix.bytes(), seconds: *seconds }
             }
         }
@@ -300,7 +300,7 @@ impl<T: Scalar> SparseOp<T> {
                 unreachable!("the plan is one that can multiply several vectors")
             };
             Ok(SpmmPacking {
-                second: Some(Second { plan, matrix, seconds }),
+                second: Some(SecondPacking { plan, matrix, seconds }),
                 data,
                 stages,
                 scalers,

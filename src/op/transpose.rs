@@ -111,9 +111,9 @@ impl<T: Scalar> SparseOp<T> {
 
 /// A transposed matrix to be packed, or the reason why none is necessary.
 pub(super) enum Transposition<T> {
-    /// It equals the matrix.
+    /// Equal to the matrix.
     Same,
-    /// It differs from the matrix.
+    /// Different from the matrix.
     Other(CsrMatrix<T>),
 }
 
@@ -178,8 +178,8 @@ impl<T: Scalar> SparseOp<T> {
 }
 
 impl SparseOpBuilder {
-    /// If true, the data of [transposed products](SparseOp::apply_transpose) is packed with the
-    /// operator instead of at the first of them, and shares the memory limit. The default is false.
+    /// Packs the data of [transposed products](SparseOp::apply_transpose) with the operator instead
+    /// of at the first of them, and within the memory limit. The default is false.
     #[must_use]
     pub fn transpose(mut self, transpose: bool) -> Self {
         self.transpose = transpose;

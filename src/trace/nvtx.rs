@@ -21,7 +21,7 @@ struct Functions {
 /// A range of this thread, which ends on drop.
 pub(super) struct Range {
     functions: &'static Functions,
-    /// Ranges are pushed and popped by one thread.
+    /// Neither `Send` nor `Sync`: one thread pushes and pops a range.
     _thread: PhantomData<*const ()>,
 }
 

@@ -181,11 +181,7 @@ impl Explanation<'_> {
             }
         }
         if let Some(calls) = self.break_even() {
-            writeln!(
-                f,
-                "         amortises its packing over CSR after {:.0} products",
-                calls.ceil()
-            )?;
+            writeln!(f, "         packing amortised after {:.0} products", calls.ceil())?;
         }
         if let Some(residency) = self.residency {
             writeln!(f, "cache    {residency}")?;
@@ -193,7 +189,7 @@ impl Explanation<'_> {
         self.values(f)?;
         self.basis(f)?;
         if let Some(preparation) = self.preparation {
-            self.took(f, preparation)?;
+            self.preparation(f, preparation)?;
         }
         self.auxiliary.write(f)
     }
@@ -236,7 +232,7 @@ impl Explanation<'_> {
             Basis::Predicted => {}
             Basis::Unpaid { gain, cost } => writeln!(
                 f,
-                "timed    none: a timing run takes {} at least and is expected to save {}",
+                "timing run none: it takes {} at least and is expected to save {}",
                 duration(*cost),
                 duration(*gain)
             )?,
@@ -258,9 +254,9 @@ impl Explanation<'_> {
         }
     }
 
-    fn took(&self, f: &mut fmt::Formatter<'_>, p: &Preparation) -> fmt::Result {
+    fn preparation(&self, f: &mut fmt::Formatter<'_>, p: &Preparation) -> fmt::Result {
         let [analyze, select] = [p.analyze, p.select].map(duration);
-        write!(f, "took     {analyze} to analyse, {select} to choose")?;
+        write!(f, "preparation {analyze} to analyse, {select} to choose")?;
         if p.check > 0.0 {
             write!(f, ", {} to time", duration(p.check))?;
         }
@@ -272,7 +268,7 @@ impl Explanation<'_> {
             write!(f, " ({} predicted)", duration(prediction.prepare * 1e-9))?;
         }
         if let Some(calls) = self.measured_break_even() {
-            write!(f, ": amortised over CSR after {:.0} products", calls.ceil())?;
+            write!(f, ": amortised after {:.0} products", calls.ceil())?;
         }
         writeln!(f)
     }
@@ -308,7 +304,7 @@ fn write_timing_run(f: &mut fmt::Formatter<'_>, when: &str, timing_run: &TimingR
         timing_run.timed_plans.iter().filter(|timed_plan| timed_plan.median.is_some()).count();
     write!(
         f,
-        "timed    {when}{timed_plans} candidates, caches {}, {} rounds in {} (packing {}), \
+        "timing run {when}{timed_plans} candidates, caches {}, {} rounds in {} (packing {}), \
          at most {} packed at once",
         if timing_run.cold { "cold" } else { "warm" },
         timing_run.rounds(),
@@ -341,7 +337,7 @@ fn write_check(
     let timed_plans = timing_run.timed_plans.iter().filter(|plan| plan.median.is_some()).count();
     writeln!(
         f,
-        "checked  {timed_plans} plan{} with {products} of at most {limit} products, in {} (packing \
+        "check    {timed_plans} plan{} with {products} of at most {limit} products, in {} (packing \
          {})",
         if timed_plans == 1 { "" } else { "s" },
         duration(timing_run.seconds),

@@ -2,7 +2,7 @@
 //!
 //! The time of an operator is not taken from the timing run that chose it, in which chance may have
 //! favoured it. The operator is timed again, as packed, together with the nearly fastest plans of a
-//! timing run of every plan ([`rivals`]), which are packed again. The time of a plan depends on
+//! timing run of every plan ([`references`]), which are packed again. The time of a plan depends on
 //! where its arrays lie in memory, and the packing in use is the one that counts. Every other round
 //! determines the fastest of them, and the rounds between determine by how much: among many similar
 //! plans, chance favours one, and its advantage would otherwise add to the regret of the operator.
@@ -29,7 +29,7 @@ pub struct Timed {
 
 /// Plans with which an operator is timed to rate its choice: of the plans that can be chosen, the
 /// fastest in a timing run of every plan and all that are close to it.
-pub fn rivals(measured: &Measured, device: &DeviceSpec) -> Vec<Plan> {
+pub fn references(measured: &Measured, device: &DeviceSpec) -> Vec<Plan> {
     /// Largest time of such a plan over the least. Two timing runs do not differ by that much.
     const NEAR: f64 = 1.25;
     /// Largest number of such plans: many variants of one format may have nearly the same time.
@@ -75,20 +75,21 @@ pub struct Calibrated {
 
 impl Calibrated {
     /// Rates a calibration, from its timing run, the timing run of every plan, and the rounds of
-    /// its operator and [`rivals`] in the second timing run. `None` without rivals or without
-    /// rounds.
+    /// its operator and [`references`] in the second timing run. `None` without references or
+    /// without rounds.
     pub fn of(
         timing_run: &TimingRun,
         measured: &Measured,
         device: &DeviceSpec,
         operator: &Samples,
-        rivals: &[(Plan, Samples)],
+        references: &[(Plan, Samples)],
     ) -> Option<Self> {
         let least = measured.fastest(Target::of(device))?.product;
         let predicted = measured.runs.iter().find(|run| run.plan == *timing_run.predicted());
-        let times = |rival: &Samples, rounds| paired(operator, rival, rounds);
-        let in_one_half =
-            rivals.iter().filter_map(|rival| Some((rival, times(&rival.1, Rounds::Even)?)));
+        let times = |reference: &Samples, rounds| paired(operator, reference, rounds);
+        let in_one_half = references
+            .iter()
+            .filter_map(|reference| Some((reference, times(&reference.1, Rounds::Even)?)));
         let ((plan, samples), _) = in_one_half.max_by(|a, b| a.1.total_cmp(&b.1))?;
         let regret = times(samples, Rounds::Odd)?.max(1.0);
         let timed = |plan: &Plan, samples: &Samples| Timed {
@@ -244,9 +245,12 @@ mod tests {
             let run = measured.runs.iter().find(|run| run.plan == *plan).unwrap();
             Samples::from(vec![run.product / f64::from(1 << 30); 4])
         };
-        let rivals: Vec<_> =
-            rivals(&measured, &spec).into_iter().map(|plan| (plan.clone(), times(&plan))).collect();
-        Calibrated::of(&timing_run, &measured, &spec, &times(&timing_run.winner), &rivals).unwrap()
+        let references: Vec<_> = references(&measured, &spec)
+            .into_iter()
+            .map(|plan| (plan.clone(), times(&plan)))
+            .collect();
+        Calibrated::of(&timing_run, &measured, &spec, &times(&timing_run.winner), &references)
+            .unwrap()
     }
 
     #[test]
@@ -276,25 +280,26 @@ mod tests {
         );
         // By the even rounds the third is the fastest; in the odd ones it is as fast as the
         // operator. The second is never as fast.
-        let rivals = [(2, [0.5, 1.0]), (3, [0.9, 0.9])];
-        let rivals = rivals.map(|(plan, times)| (PLANS[plan].parse().unwrap(), samples(&times)));
+        let references = [(2, [0.5, 1.0]), (3, [0.9, 0.9])];
+        let references =
+            references.map(|(plan, times)| (PLANS[plan].parse().unwrap(), samples(&times)));
         let measured = measured("b", 200_000, &[6.0, 5.0, 4.0]);
         let found = Calibrated::of(
             &timing_run(),
             &measured,
             &Device::Cpu.spec(),
             &samples(&[1.0; 2]),
-            &rivals,
+            &references,
         );
         assert_eq!(found.unwrap().regret, 1.0);
     }
 
     #[test]
-    fn rivals_are_those_near_the_fastest_the_fastest_first() {
+    fn references_are_those_near_the_fastest_the_fastest_first() {
         let measured = measured("b", 0, &[125.0, 126.0, 100.0, 110.0]);
         let [csr, _, coo, jds] = PLANS.map(|plan| plan.parse::<Plan>().unwrap());
-        assert_eq!(rivals(&measured, &Device::Cpu.spec()), [coo, jds, csr]);
-        assert_eq!(rivals(&Measured { runs: Vec::new(), ..measured }, &Device::Cpu.spec()), []);
+        assert_eq!(references(&measured, &Device::Cpu.spec()), [coo, jds, csr]);
+        assert_eq!(references(&Measured { runs: Vec::new(), ..measured }, &Device::Cpu.spec()), []);
     }
 
     #[test]

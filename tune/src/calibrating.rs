@@ -84,8 +84,8 @@ impl Calibrating {
 }
 
 /// Rates the choice of an operator in a timing run by `policy`, against the
-/// [rivals](calibrated::rivals) from a timing run of every plan, packed again. `None` without
-/// rivals.
+/// [references](calibrated::references) from a timing run of every plan, packed again. `None`
+/// without references.
 ///
 /// # Errors
 ///
@@ -105,13 +105,13 @@ pub fn judge<T: Scalar>(
             .tuning(Tuning::Fixed(plan))
             .build_analyzed(a, analysis)
     };
-    let rivals = calibrated::rivals(measured, &device.spec()).into_iter().map(pack);
-    let rivals: Vec<SparseOp<T>> = rivals.collect::<Result<_, _>>()?;
+    let references = calibrated::references(measured, &device.spec()).into_iter().map(pack);
+    let references: Vec<SparseOp<T>> = references.collect::<Result<_, _>>()?;
     let stream = Stream::new(device)?;
     let x = DeviceVec::from_slice(device, &filled(a.ncols(), T::ONE)?)?;
     let y = RefCell::new(DeviceVec::zeros(device, a.nrows())?);
     let product = |op: &SparseOp<T>| op.apply_device(&stream, &x, &mut y.borrow_mut());
-    let all: Vec<&SparseOp<T>> = std::iter::once(op).chain(&rivals).collect();
+    let all: Vec<&SparseOp<T>> = std::iter::once(op).chain(&references).collect();
     let (stream, product) = (&stream, &product);
     let mut timed: Vec<_> =
         all.iter().map(|&op| move |repeats| time_batch(stream, repeats, || product(op))).collect();
@@ -121,8 +121,8 @@ pub fn judge<T: Scalar>(
     let mut samples: Vec<Samples> =
         time_interleaved(&mut batches, policy).into_iter().collect::<Result<_, _>>()?;
     let operator = samples.remove(0);
-    let rivals: Vec<_> = rivals.iter().map(|op| op.plan().clone()).zip(samples).collect();
-    Ok(Calibrated::of(timing_run, measured, &device.spec(), &operator, &rivals))
+    let references: Vec<_> = references.iter().map(|op| op.plan().clone()).zip(samples).collect();
+    Ok(Calibrated::of(timing_run, measured, &device.spec(), &operator, &references))
 }
 
 impl HeldOut {

@@ -5,7 +5,7 @@ use crate::calibrated::Calibrated;
 use crate::calibrating::{self, Calibrating};
 use crate::offline::Measured;
 use crate::repeat::Repeat;
-use crate::trial::{Known, Subject, Trial};
+use crate::trial::{PriorDecisions, Subject, Trial};
 use sparseop::analysis::{Analysis, Fingerprint};
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::decision::{Candidate, Decision, Verdict};
@@ -74,7 +74,7 @@ impl<'a> Campaign<'a> {
         let op = op.and_then(|op| op.map_err(|error| note("calibrated", error.into())).ok());
         let before = self.before(Fingerprint::of(a.view()), &analysis, T::KIND);
         let before = before.map_err(|error| note("remembered", error.into())).ok();
-        let predicted = before.as_ref().map(|(known, _)| &known.predicted);
+        let predicted = before.as_ref().map(|(prior, _)| &prior.predicted);
         let also: Vec<Plan> = predicted.iter().map(|decision| decision.plan.clone()).collect();
         let slow = predicted.zip(self.leave_out);
         let slow = slow.map(|(decision, ratio)| slow_by_prediction(decision, ratio, a.nnz()));
@@ -83,8 +83,8 @@ impl<'a> Campaign<'a> {
         let (also, left_out) = (also.as_slice(), left_out.as_slice());
         let subject = Subject { matrix, class, device, policy, timing_runs, also, left_out };
         let mut trial = Trial::of(a.view(), &analysis, subject)?;
-        let repeat = before.and_then(|(known, key)| {
-            let (repeat, kept) = self.decided(&trial, &known, key)?;
+        let repeat = before.and_then(|(prior, key)| {
+            let (repeat, kept) = self.decided(&trial, &prior, key)?;
             if let Err(error) = kept {
                 note("remembered", error.into());
             }
@@ -104,7 +104,7 @@ impl<'a> Campaign<'a> {
         structure: Fingerprint,
         analysis: &Analysis,
         scalar: ScalarKind,
-    ) -> Result<(Known, DecisionKey), Error> {
+    ) -> Result<(PriorDecisions, DecisionKey), Error> {
         let spec = self.device.spec();
         let predicted =
             SparseOpBuilder::new().device(self.device.clone()).decide(analysis, scalar)?;
@@ -112,7 +112,7 @@ impl<'a> Campaign<'a> {
         // A damaged or outdated entry counts as none, and is replaced.
         let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
         let remembered = entry.map(|entry| entry.timing_run.winner);
-        Ok((Known { predicted, remembered }, key))
+        Ok((PriorDecisions { predicted, remembered }, key))
     }
 
     /// Agreement of the timing runs of a matrix, and the result of storing the last decision under
@@ -120,13 +120,13 @@ impl<'a> Campaign<'a> {
     fn decided(
         &self,
         trial: &Trial,
-        known: &Known,
+        prior: &PriorDecisions,
         key: DecisionKey,
     ) -> Option<(Option<Repeat>, Result<(), Error>)> {
-        let (spec, calls) = (self.device.spec(), known.predicted.request.expected_calls);
-        let decisions = trial.decisions(known)?;
+        let (spec, calls) = (self.device.spec(), prior.predicted.request.expected_calls);
+        let decisions = trial.decisions(prior)?;
         let timing_run =
-            decisions.successive.last().and_then(|winner| trial.timing_run(known, winner));
+            decisions.successive.last().and_then(|winner| trial.timing_run(prior, winner));
         let kept = match (&self.store, timing_run) {
             (Some(store), Some(timing_run)) => {
                 store.keep(&StoredDecision::now(key, &spec, timing_run))

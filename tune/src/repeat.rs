@@ -26,7 +26,7 @@ pub struct Decisions {
 
 /// A plan chosen by timing runs of a matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Decided {
+pub struct ChosenPlan {
     /// The plan.
     pub plan: Plan,
     /// Number of timing runs that chose it.
@@ -47,9 +47,9 @@ pub struct Repeat {
     /// True if the matrix is used to validate profiles.
     pub judged: bool,
     /// Plans chosen by timing runs that each start with the previous decision.
-    pub successive: Vec<Decided>,
+    pub successive: Vec<ChosenPlan>,
     /// Plans chosen by timing runs that each start with the prediction.
-    pub fresh: Vec<Decided>,
+    pub fresh: Vec<ChosenPlan>,
 }
 
 impl Repeat {
@@ -72,19 +72,19 @@ impl Repeat {
         let eligible = first.runs.iter().map(|run| &run.plan).filter(|plan| plan.is_eligible(on));
         let least = eligible.map(time).fold(f64::INFINITY, f64::min);
         let count = |plans: &[Plan]| {
-            let mut decided: Vec<Decided> = Vec::new();
+            let mut chosen: Vec<ChosenPlan> = Vec::new();
             for plan in plans {
-                match decided.iter_mut().find(|known| known.plan == *plan) {
-                    Some(known) => known.timing_runs += 1,
-                    None => decided.push(Decided {
+                match chosen.iter_mut().find(|chosen| chosen.plan == *plan) {
+                    Some(chosen) => chosen.timing_runs += 1,
+                    None => chosen.push(ChosenPlan {
                         plan: plan.clone(),
                         timing_runs: 1,
                         excess: time(plan) / least,
                     }),
                 }
             }
-            decided.sort_by_key(|decided| std::cmp::Reverse(decided.timing_runs));
-            decided
+            chosen.sort_by_key(|chosen| std::cmp::Reverse(chosen.timing_runs));
+            chosen
         };
         Some(Self {
             matrix: first.matrix.clone(),
@@ -96,21 +96,21 @@ impl Repeat {
     }
 }
 
-/// A matrix with different decisions.
+/// Different decisions on one matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Differing {
+pub struct Disagreement {
     /// Name of the matrix.
     pub matrix: String,
     /// Scalar type.
     pub scalar: ScalarKind,
     /// Plans chosen by its timing runs.
-    pub decisions: Vec<Decided>,
+    pub decisions: Vec<ChosenPlan>,
 }
 
-impl Differing {
+impl Disagreement {
     /// Time of the slowest chosen plan over that of the fastest plan.
     fn excess(&self) -> f64 {
-        self.decisions.iter().map(|decided| decided.excess).fold(1.0, f64::max)
+        self.decisions.iter().map(|chosen| chosen.excess).fold(1.0, f64::max)
     }
 }
 
@@ -129,23 +129,23 @@ pub struct Agreement {
     /// Regret of the chosen plans over all timing runs.
     pub regret: Regret,
     /// Matrices with different decisions, the largest excess first.
-    pub differing: Vec<Differing>,
+    pub differing: Vec<Disagreement>,
 }
 
 impl Agreement {
-    fn of(repeats: &[Repeat], decisions: impl Fn(&Repeat) -> &Vec<Decided>) -> Self {
+    fn of(repeats: &[Repeat], decisions: impl Fn(&Repeat) -> &Vec<ChosenPlan>) -> Self {
         let agrees = |repeat: &&Repeat| decisions(repeat).len() == 1;
-        let differing = repeats.iter().filter(|repeat| !agrees(repeat)).map(|repeat| Differing {
-            matrix: repeat.matrix.clone(),
-            scalar: repeat.scalar,
-            decisions: decisions(repeat).clone(),
-        });
-        let mut differing: Vec<Differing> = differing.collect();
+        let differing =
+            repeats.iter().filter(|repeat| !agrees(repeat)).map(|repeat| Disagreement {
+                matrix: repeat.matrix.clone(),
+                scalar: repeat.scalar,
+                decisions: decisions(repeat).clone(),
+            });
+        let mut differing: Vec<Disagreement> = differing.collect();
         differing.sort_by(|a, b| b.excess().total_cmp(&a.excess()));
-        let largest_excess = differing.first().map_or(1.0, Differing::excess);
+        let largest_excess = differing.first().map_or(1.0, Disagreement::excess);
         let all = repeats.iter().flat_map(&decisions);
-        let regrets =
-            all.flat_map(|decided| std::iter::repeat_n(decided.excess, decided.timing_runs));
+        let regrets = all.flat_map(|chosen| std::iter::repeat_n(chosen.excess, chosen.timing_runs));
         Self {
             agreeing: repeats.len() - differing.len(),
             agreeing_judged: repeats.iter().filter(agrees).filter(|repeat| repeat.judged).count(),
@@ -229,10 +229,10 @@ mod tests {
     fn decisions_are_counted_with_their_cost_and_preparation() {
         let times = [[101.0, 90.0, 200.0], [104.0, 90.0, 200.0], [101.0, 90.0, 200.0]];
         let found = repeat(&times, &[1, 0, 0], &[1, 1, 1], 10);
-        let decided =
-            |place, timing_runs, excess| Decided { plan: plan(place), timing_runs, excess };
-        assert_eq!(found.fresh, [decided(0, 2, 1.01), decided(1, 1, 1.0)]);
-        assert_eq!(found.successive, [decided(1, 3, 1.0)]);
+        let chosen =
+            |place, timing_runs, excess| ChosenPlan { plan: plan(place), timing_runs, excess };
+        assert_eq!(found.fresh, [chosen(0, 2, 1.01), chosen(1, 1, 1.0)]);
+        assert_eq!(found.successive, [chosen(1, 3, 1.0)]);
         assert!(!found.judged, "a matrix of ten entries");
     }
 

@@ -51,7 +51,7 @@ pub struct Subject<'a> {
 
 /// Decisions about a matrix before its timing runs.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct PriorDecisions {
     /// Decision by predictions.
     pub predicted: Decision,
     /// Decision of an earlier timing run, if it is in the store.
@@ -179,13 +179,13 @@ impl Trial {
 
     /// Decisions of the timing runs, by the rule of [`calibrate`](sparseop::tuning::calibrate) and
     /// with a share of the preparation in every product. `None` if no plan can be chosen.
-    pub fn decisions(&self, known: &Known) -> Option<Decisions> {
+    pub fn decisions(&self, prior: &PriorDecisions) -> Option<Decisions> {
         let (mut fresh, mut successive) = (Vec::new(), Vec::new());
-        let mut remembered = known.remembered.clone();
+        let mut remembered = prior.remembered.clone();
         for timing_run in 0..self.timing_runs.len() {
-            let timings = self.timings(timing_run, known.predicted.request.expected_calls);
+            let timings = self.timings(timing_run, prior.predicted.request.expected_calls);
             let decide = |remembered: Option<&Plan>| {
-                let winner = timings.winner(&known.predicted, remembered)?;
+                let winner = timings.winner(&prior.predicted, remembered)?;
                 Some(timings.runs[winner].plan.clone())
             };
             fresh.push(decide(None)?);
@@ -198,9 +198,9 @@ impl Trial {
 
     /// The last timing run as an entry of a decision store, with `winner` as its winner; `None` if
     /// that plan was not timed.
-    pub fn timing_run(&self, known: &Known, winner: &Plan) -> Option<TimingRun> {
+    pub fn timing_run(&self, prior: &PriorDecisions, winner: &Plan) -> Option<TimingRun> {
         let timings =
-            self.timings(self.timing_runs.len() - 1, known.predicted.request.expected_calls);
+            self.timings(self.timing_runs.len() - 1, prior.predicted.request.expected_calls);
         let winner = timings.runs.iter().position(|run| run.plan == *winner)?;
         let timed_plan = |(i, run): (usize, &&PlanRun)| {
             let outcome = timings.judge.outcome(&timings.results, i, winner);
@@ -222,7 +222,7 @@ impl Trial {
         let is_open = |timed_plan: &TimedPlan| timed_plan.outcome == TimingOutcome::Undecided;
         let decided = !timed_plans.iter().any(is_open);
         // A stable sort: first the predicted plan, if it was timed.
-        timed_plans.sort_by_key(|timed_plan| timed_plan.plan != known.predicted.plan);
+        timed_plans.sort_by_key(|timed_plan| timed_plan.plan != prior.predicted.plan);
         Some(TimingRun {
             winner: timings.runs[winner].plan.clone(),
             cold: false,

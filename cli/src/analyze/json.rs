@@ -140,8 +140,8 @@ pub(super) fn report(findings: &Findings) -> AnalysisReport<'_> {
             warnings: &decision.warnings,
         },
         candidates: candidates.collect(),
-        analyze_us: findings.took.analyze * 1e6,
-        select_us: findings.took.select * 1e6,
+        analyze_us: findings.times.analyze * 1e6,
+        select_us: findings.times.select * 1e6,
         products: findings.products(),
     }
 }

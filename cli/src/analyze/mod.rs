@@ -4,7 +4,7 @@ mod json;
 mod page;
 mod text;
 
-use super::choice::{ChoiceArgs, How};
+use super::choice::{ChoiceArgs, TuningMethod};
 use super::console::Console;
 use super::matrix_arg::{Matrices, MatrixSource};
 use super::report::{Page, ReportArg};
@@ -65,12 +65,12 @@ struct Findings {
     pattern: Pattern,
     symmetry: Option<Symmetry>,
     decision: Decision,
-    took: Took,
+    times: StepTimes,
 }
 
 /// Seconds of the steps up to a decision.
 #[derive(Debug, Clone, Copy)]
-struct Took {
+struct StepTimes {
     analyze: f64,
     /// Prediction and choice, without calibration.
     select: f64,
@@ -88,7 +88,7 @@ fn analyze<T: Scalar>(
     let doing = || format!("analysing {}", source.name());
     let (analysis, analyze) = console.during(doing(), || timed(|| Analysis::of(a.view())));
     let (decision, select) = match args.choice.tuning {
-        None | Some(How::Predict) if !args.choice.remember => {
+        None | Some(TuningMethod::Predict) if !args.choice.remember => {
             let (decision, seconds) = timed(|| builder.decide(&analysis, T::KIND));
             (decision?, seconds)
         }
@@ -105,7 +105,7 @@ fn analyze<T: Scalar>(
         fingerprint: Fingerprint::of(a.view()),
         pattern: Pattern::of(a.view()),
         symmetry: args.symmetry.then(|| Symmetry::of(a.view())).transpose()?,
-        took: Took { analyze, select },
+        times: StepTimes { analyze, select },
         analysis,
     };
     if let Some(page) = page {
@@ -132,7 +132,7 @@ impl Findings {
             .and_then(|timing_run| timing_run.timed_plan(&self.decision.plan)?.median);
         let predicted = || Some(self.decision.chosen()?.prediction?.product() * 1e-9);
         let product = measured.or_else(predicted).filter(|product| *product > 0.0)?;
-        Some((self.took.analyze + self.took.select) / product)
+        Some((self.times.analyze + self.times.select) / product)
     }
 
     /// Work of every format with its default parameters.

@@ -46,33 +46,37 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
         write!(out, ", {} per product {how}", duration(seconds))?;
     }
     writeln!(out, " on {}", findings.device)?;
-    let rival = rival(decision);
-    if let (Some(rival), Some((chosen, _))) = (rival, time_of(decision, &decision.plan))
+    let reference = reference(decision);
+    if let (Some(reference), Some((chosen, _))) = (reference, time_of(decision, &decision.plan))
         && chosen > 0.0
-        && let Some((other, _)) = time_of(decision, &rival.plan)
+        && let Some((other, _)) = time_of(decision, &reference.plan)
     {
         let what = match decision.plan.format() {
             FormatKind::Csr => "the best plan of another format",
             _ => "the best plan of CSR",
         };
         let gain = match format!("{:.2}", other / chosen) {
-            times if times == "1.00" => format!("as fast as {}, {what}", rival.plan),
+            times if times == "1.00" => format!("as fast as {}, {what}", reference.plan),
             _ if other < chosen => {
-                format!("none: {}, {what}, takes {:.2} of that time", rival.plan, other / chosen)
+                format!(
+                    "none: {}, {what}, takes {:.2} of that time",
+                    reference.plan,
+                    other / chosen
+                )
             }
-            times => format!("{times} times as fast as {}, {what}", rival.plan),
+            times => format!("{times} times as fast as {}, {what}", reference.plan),
         };
         write!(out, "gain     {gain}")?;
         let calls = explanation(findings).break_even().map(f64::ceil);
         match calls.filter(|calls| *calls >= 1.0) {
-            Some(calls) => writeln!(out, "; paid off after {calls:.0} products")?,
+            Some(calls) => writeln!(out, "; amortised after {calls:.0} products")?,
             None => writeln!(out)?,
         }
-        let why = match &rival.verdict {
+        let why = match &reference.verdict {
             Verdict::Slower { because, .. } => because.to_string(),
-            _ => reason(rival),
+            _ => reason(reference),
         };
-        writeln!(out, "why      {}: {why}", rival.plan)?;
+        writeln!(out, "why      {}: {why}", reference.plan)?;
     }
     let (nrows, ncols, scalar) = (rows.nrows, rows.ncols, findings.scalar);
     write!(out, "matrix   {nrows} x {ncols}, {} in {scalar}", count(rows.nnz, "entry"))?;
@@ -86,20 +90,20 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
     match &decision.basis {
         Basis::Unpaid { gain, cost } => writeln!(
             out,
-            "timed    none: a timing run takes {} at least and is expected to save {}",
+            "timing run none: it takes {} at least and is expected to save {}",
             duration(*cost),
             duration(*gain)
         )?,
         Basis::Timed(run) => writeln!(
             out,
-            "timed    {} plans in {}; {}",
+            "timing run {} plans in {}; {}",
             run.timed_plans.iter().filter(|plan| plan.median.is_some()).count(),
             duration(run.seconds),
             if run.decided { "decided" } else { "undecided at the time limit" }
         )?,
         Basis::Checked { timing_run, products, limit } => writeln!(
             out,
-            "checked  {} plans with {products} of at most {limit} products in {}",
+            "check    {} plans with {products} of at most {limit} products in {}",
             timing_run.timed_plans.iter().filter(|plan| plan.median.is_some()).count(),
             duration(timing_run.seconds)
         )?,
@@ -131,7 +135,7 @@ fn time_of(decision: &Decision, plan: &Plan) -> Option<(f64, &'static str)> {
 
 /// The best plan of CSR, or of another format if CSR is chosen: the first that is neither excluded
 /// nor unpredicted.
-fn rival(decision: &Decision) -> Option<&Candidate> {
+fn reference(decision: &Decision) -> Option<&Candidate> {
     let is_csr = |plan: &Plan| plan.format() == FormatKind::Csr;
     let compared = |candidate: &&Candidate| {
         matches!(candidate.verdict, Verdict::Tied | Verdict::Slower { .. } | Verdict::Timed(_))
@@ -190,13 +194,13 @@ fn details(out: &mut String, findings: &Findings) -> fmt::Result {
     writeln!(out)?;
     *out += &sectionings(findings);
     writeln!(out, "\n{}", explanation(findings))?;
-    took(out, findings)
+    preparation(out, findings)
 }
 
 /// Writes the time up to the decision, in seconds and in products.
-fn took(out: &mut String, findings: &Findings) -> fmt::Result {
-    let (analyze, select) = (duration(findings.took.analyze), duration(findings.took.select));
-    write!(out, "took     {analyze} to analyse, {select} to choose")?;
+fn preparation(out: &mut String, findings: &Findings) -> fmt::Result {
+    let (analyze, select) = (duration(findings.times.analyze), duration(findings.times.select));
+    write!(out, "preparation {analyze} to analyse, {select} to choose")?;
     match findings.products() {
         Some(products) => writeln!(out, ": {products:.1} SpMVs of the chosen plan"),
         None => writeln!(out),

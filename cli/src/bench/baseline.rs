@@ -1,7 +1,7 @@
 //! Baselines of the comparison.
 
 use super::cusparse::{self, Algorithm, SharedArrays, SpMm};
-use super::engine::{Engine, HostProduct, OnHost, Own, Which};
+use super::engine::{Engine, HostProduct, OnHost, OperatorEngine, ProductKind};
 use super::failure::RunFailure;
 use super::task::{MultivectorShape, TestVectors};
 use crate::console::Console;
@@ -144,11 +144,21 @@ impl Peer {
             Self::SpMm(spmm) => spmm.enter(context),
             Self::Transposed => {
                 let op = builder.clone().transpose(true).build(&original()?)?;
-                Ok(Box::new(Own::new(op, Which::Transposed, one()?, caches.clone())?))
+                Ok(Box::new(OperatorEngine::new(
+                    op,
+                    ProductKind::Transposed,
+                    one()?,
+                    caches.clone(),
+                )?))
             }
             Self::OneVector => {
-                let which = Which::Plain(MultivectorShape::ONE);
-                Ok(Box::new(Own::new(builder.build(&a)?, which, one()?, caches.clone())?))
+                let product = ProductKind::Plain(MultivectorShape::ONE);
+                Ok(Box::new(OperatorEngine::new(
+                    builder.build(&a)?,
+                    product,
+                    one()?,
+                    caches.clone(),
+                )?))
             }
         }
     }

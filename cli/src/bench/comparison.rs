@@ -2,7 +2,7 @@
 
 use super::baseline::{Context, Peer, Peers, Task};
 use super::cusparse::{self, SharedArrays};
-use super::engine::{Engine, Own, Which};
+use super::engine::{Engine, OperatorEngine, ProductKind};
 use super::failure::RunFailure;
 use super::report::{BenchRun, Details, Failed, MeasuredRun};
 use super::task::{MultivectorShape, TestVectors};
@@ -146,9 +146,10 @@ impl<T: Peers> Comparison<'_, T> {
         let op = builder.build_analyzed(self.a, self.analysis)?;
         let vectors_shape = self.task.vectors_shape;
         let x = context.vectors.on(self.device, vectors_shape)?;
-        let own = Own::new(op, Which::Plain(vectors_shape), x, context.caches.clone())?;
-        let (work, spmm_plan) = work(own.op(), vectors_shape);
-        Ok(TimedEngine { work, spmm_plan, ..TimedEngine::new(place, Box::new(own)) })
+        let engine =
+            OperatorEngine::new(op, ProductKind::Plain(vectors_shape), x, context.caches.clone())?;
+        let (work, spmm_plan) = work(engine.op(), vectors_shape);
+        Ok(TimedEngine { work, spmm_plan, ..TimedEngine::new(place, Box::new(engine)) })
     }
 
     fn failed(&self, place: usize, failure: RunFailure) -> BenchRun {

@@ -41,41 +41,41 @@ pub(super) trait Engine<T> {
     }
 }
 
-/// A product of an operator.
+/// Kind of a product of an operator.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Which {
+pub(super) enum ProductKind {
     /// With the matrix.
     Plain(MultivectorShape),
     /// With its transpose.
     Transposed,
 }
 
-/// Engine with our own operator.
-pub(super) struct Own<T: Scalar> {
+/// Engine with an operator of the library.
+pub(super) struct OperatorEngine<T: Scalar> {
     op: SparseOp<T>,
-    which: Which,
+    product: ProductKind,
     caches: Rc<Caches>,
     x: Rc<DeviceVec<T>>,
     y: DeviceVec<T>,
 }
 
-impl<T: Scalar> Own<T> {
+impl<T: Scalar> OperatorEngine<T> {
     /// Engine whose work runs on the stream of `caches`.
     pub(super) fn new(
         op: SparseOp<T>,
-        which: Which,
+        product: ProductKind,
         x: Rc<DeviceVec<T>>,
         caches: Rc<Caches>,
     ) -> Result<Self, Error> {
-        let len = match which {
-            Which::Plain(vectors_shape) => vectors_shape.count * op.nrows(),
-            Which::Transposed => op.ncols(),
+        let len = match product {
+            ProductKind::Plain(vectors_shape) => vectors_shape.count * op.nrows(),
+            ProductKind::Transposed => op.ncols(),
         };
         let y = DeviceVec::zeros(op.device(), len)?;
-        let mut own = Self { op, which, caches, x, y };
+        let mut engine = Self { op, product, caches, x, y };
         // The first product does the lazy initialisation.
-        own.multiply()?;
-        Ok(own)
+        engine.multiply()?;
+        Ok(engine)
     }
 
     /// The operator.
@@ -84,7 +84,7 @@ impl<T: Scalar> Own<T> {
     }
 }
 
-impl<T: Scalar> Engine<T> for Own<T> {
+impl<T: Scalar> Engine<T> for OperatorEngine<T> {
     fn answer(&mut self, y: &mut [T]) -> Result<(), Error> {
         self.y.copy_from(y)?;
         self.multiply()?;
@@ -94,13 +94,13 @@ impl<T: Scalar> Engine<T> for Own<T> {
     fn multiply(&mut self) -> Result<(), Error> {
         let Self { op, caches, x, y, .. } = self;
         let stream = caches.stream();
-        match self.which {
-            Which::Plain(MultivectorShape::ONE) => op.apply_device(stream, x, y),
-            Which::Plain(MultivectorShape { count, layout }) => {
+        match self.product {
+            ProductKind::Plain(MultivectorShape::ONE) => op.apply_device(stream, x, y),
+            ProductKind::Plain(MultivectorShape { count, layout }) => {
                 let of_y = Multivector::new(y, count, layout);
                 op.apply_multi_device(stream, Multivector::new(x, count, layout), of_y)
             }
-            Which::Transposed => op.apply_transpose_device(stream, x, y),
+            ProductKind::Transposed => op.apply_transpose_device(stream, x, y),
         }
     }
 
@@ -109,9 +109,9 @@ impl<T: Scalar> Engine<T> for Own<T> {
     }
 
     fn vectors_shape(&self) -> MultivectorShape {
-        match self.which {
-            Which::Plain(vectors_shape) => vectors_shape,
-            Which::Transposed => MultivectorShape::ONE,
+        match self.product {
+            ProductKind::Plain(vectors_shape) => vectors_shape,
+            ProductKind::Transposed => MultivectorShape::ONE,
         }
     }
 }

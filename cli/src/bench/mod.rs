@@ -19,9 +19,10 @@ use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
 use baseline::{Baseline, Peer, Peers, Task};
 use comparison::{Comparison, compare};
-use plans::{Asked, Plans};
+use plans::{PlanRequest, Plans};
 use report::{BenchReport, PrepareUs, Summary};
 use sparseop::analysis::Analysis;
+use sparseop::formats::FormatKind;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
 use sparseop::tuning::decision::{Candidate, Decision, TimingRun, Verdict};
@@ -30,18 +31,11 @@ use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Plan, SparseOpBuilder, Tuning};
 use task::{CacheArg, LayoutArg, MultivectorShape};
 
-/// Timing of the requested plans and baselines, after a check of their results
-///
-/// Candidates are timed in turn, round after round, so that drift of the machine affects all of
-/// them equally; the median is quoted. A candidate with a wrong result is reported and not timed,
-/// and the exit code is 1.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Plans are spelled name(key:value,...): csr, csr(vector:8), ell, sell(c:32,sigma:512),
-psell(sigma:512), jds(sections:auto), hyb(width:auto), dia, coo, tiles, blocked. `auto` is the plan
-that is chosen by default, predicted and checked with a few products; `predicted` that of the
-prediction alone, `calibrated` the winner of a timing run of the shortlist, `all` every plan that
-may be chosen for the matrix, `every` the excluded ones too.
+/// End of the help.
+const HELP: &str = "\
+`auto` is the plan that is chosen by default, predicted and checked with a few products; \
+`predicted` that of the prediction alone, `calibrated` the winner of a timing run of the \
+shortlist, `all` every plan that may be chosen for the matrix, `every` the excluded ones too.
 
 The environment variable SPARSEOP_CUSPARSE is the path of the cuSPARSE baseline, such as
 SPARSEOP_CUSPARSE=/path/libcusparse.so.12. SpMVOp (spmvop_alg1, spmvop_alg2) needs version 12.8 or
@@ -57,7 +51,21 @@ Examples:
   sparseop bench cant.mtx --transpose --plans auto
   sparseop bench cant.mtx --first
   sparseop bench matrices/ --json > results.jsonl
-  sparseop bench matrices/ --plans all --report results.html")]
+  sparseop bench matrices/ --plans all --report results.html";
+
+/// A spelling of a plan of each format.
+fn examples() -> String {
+    let first = FormatKind::ALL.iter().filter_map(|kind| kind.examples().first().copied());
+    first.collect::<Vec<_>>().join(", ")
+}
+
+/// Timing of the requested plans and baselines, after a check of their results
+///
+/// Candidates are timed in turn, round after round, so that drift of the machine affects all of
+/// them equally; the median is quoted. A candidate with a wrong result is reported and not timed,
+/// and the exit code is 1.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("Plans are spelled name(key:value,...): {}. {HELP}", examples()))]
 pub(super) struct BenchArgs {
     #[command(flatten)]
     matrices: Matrices,
@@ -162,7 +170,7 @@ fn bench<T: Peers>(
     let prepare_us = PrepareUs::of(&preparation);
     let (decision, device) = (auto.decision().clone(), auto.device().clone());
     drop(auto);
-    let calibrated = match args.plans.iter().any(|asked| *asked == Asked::Calibrated) {
+    let calibrated = match args.plans.iter().any(|asked| *asked == PlanRequest::Calibrated) {
         true => Some(calibrated(&builder, args, a, &analysis, console)?),
         false => None,
     };
@@ -279,18 +287,20 @@ fn asked_plans(asked: &Plans, decision: &Decision, calibrated: Option<&Plan>) ->
     let mut plans: Vec<(Plan, bool)> = Vec::new();
     for asked in asked.iter() {
         let (more, by_name) = match asked {
-            Asked::Auto => (vec![decision.plan.clone()], true),
-            Asked::Predicted => (vec![predicted(decision)], true),
-            Asked::Calibrated => (calibrated.cloned().into_iter().collect(), true),
-            Asked::All => {
+            PlanRequest::Auto => (vec![decision.plan.clone()], true),
+            PlanRequest::Predicted => (vec![predicted(decision)], true),
+            PlanRequest::Calibrated => (calibrated.cloned().into_iter().collect(), true),
+            PlanRequest::All => {
                 let may_be_chosen = |c: &&Candidate| {
                     !matches!(c.verdict, Verdict::OutOfBounds { .. } | Verdict::OnRequest)
                 };
                 let candidates = decision.candidates.iter().filter(may_be_chosen);
                 (candidates.map(|c| c.plan.clone()).collect(), false)
             }
-            Asked::Every => (decision.candidates.iter().map(|c| c.plan.clone()).collect(), false),
-            Asked::Plan(plan) => (vec![plan.clone()], true),
+            PlanRequest::Every => {
+                (decision.candidates.iter().map(|c| c.plan.clone()).collect(), false)
+            }
+            PlanRequest::Plan(plan) => (vec![plan.clone()], true),
         };
         for plan in more {
             match plans.iter_mut().find(|known| known.0 == plan) {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A request for one plan or for several.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Asked {
+pub(super) enum PlanRequest {
     /// The plan chosen for the matrix.
     Auto,
     /// The plan predicted to be fastest.
@@ -23,10 +23,10 @@ pub(super) enum Asked {
 
 /// Value of `--plans`.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Plans(Vec<Asked>);
+pub(super) struct Plans(Vec<PlanRequest>);
 
 impl Plans {
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Asked> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PlanRequest> {
         self.0.iter()
     }
 }
@@ -42,14 +42,14 @@ impl FromStr for Plans {
 /// The words that stand for plans.
 const WORDS: [&str; 5] = ["auto", "predicted", "calibrated", "all", "every"];
 
-fn parse(text: &str) -> Result<Asked> {
+fn parse(text: &str) -> Result<PlanRequest> {
     match text.trim() {
-        "auto" => Ok(Asked::Auto),
-        "predicted" => Ok(Asked::Predicted),
-        "all" => Ok(Asked::All),
-        "every" => Ok(Asked::Every),
-        "calibrated" => Ok(Asked::Calibrated),
-        plan => Ok(Asked::Plan(plan.parse().map_err(|error| with_hint(plan, error))?)),
+        "auto" => Ok(PlanRequest::Auto),
+        "predicted" => Ok(PlanRequest::Predicted),
+        "all" => Ok(PlanRequest::All),
+        "every" => Ok(PlanRequest::Every),
+        "calibrated" => Ok(PlanRequest::Calibrated),
+        plan => Ok(PlanRequest::Plan(plan.parse().map_err(|error| with_hint(plan, error))?)),
     }
 }
 
@@ -83,10 +83,10 @@ mod tests {
     #[test]
     fn commas_in_parentheses_belong_to_the_plan() {
         let plans: Plans = "auto, sell(c:32,sigma:512),csr,calibrated".parse().unwrap();
-        let plan = |text: &str| Asked::Plan(text.parse().unwrap());
+        let plan = |text: &str| PlanRequest::Plan(text.parse().unwrap());
         assert_eq!(
             plans.0,
-            [Asked::Auto, plan("sell(c:32,sigma:512)"), plan("csr"), Asked::Calibrated]
+            [PlanRequest::Auto, plan("sell(c:32,sigma:512)"), plan("csr"), PlanRequest::Calibrated]
         );
     }
 

@@ -89,11 +89,11 @@ impl Change {
 struct Choices {
     /// Records that both profiles have, of the same structure in the same scalar.
     common: usize,
-    /// The profiles choose the same plan.
+    /// Equal plans.
     same: usize,
-    /// They choose different plans that are equally good by the times of B.
+    /// Different plans, equally good by the times of B.
     tied: usize,
-    /// They choose different plans, and A's is worse.
+    /// Different plans, A's worse.
     different: Vec<DifferentChoice>,
 }
 

@@ -28,7 +28,7 @@ const FILLED: f64 = 0.8;
 /// Width of a character of a label below a bar.
 const CHARACTER: f64 = 7.0;
 
-/// With more boundaries than this they are drawn thinner, so that the bars stay visible.
+/// Number of boundaries above which they are drawn thinner, so that the bars stay visible.
 const CROWDED: usize = 24;
 
 /// Approximate number of ticks on the axis.

@@ -24,7 +24,7 @@ const TICKS: f64 = 5.0;
 /// Factor of the lines beside the diagonal.
 const BAND: f64 = 2.0;
 
-/// Beyond this number, points are drawn together and without names, which keeps the page small.
+/// Number of points above which they are drawn together and without names, for a small page.
 const NAMED: usize = 400;
 
 /// Number of colours in the style sheet. Formats take them in order.

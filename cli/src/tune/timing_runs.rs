@@ -4,7 +4,7 @@ use super::super::console::{Left, Right, duration, percent, regret_cells, table}
 use sparseop::tuning::decision::TIE_BAND;
 use sparseop::tuning::record::Regret;
 use sparseop_tune::calibrated::{Calibrated, Calibrations, Timed};
-use sparseop_tune::repeat::{Agreement, Decided, Differing, Repeatability};
+use sparseop_tune::repeat::{Agreement, ChosenPlan, Disagreement, Repeatability};
 use std::fmt::Write;
 
 /// Number of matrices named in the summary.
@@ -56,12 +56,12 @@ fn agreement(out: &mut String, r: &Repeatability, how: &str, a: &Agreement) {
     }
 }
 
-fn differing(heading: &str, differing: &[Differing], most: usize) -> String {
+fn differing(heading: &str, differing: &[Disagreement], most: usize) -> String {
     if differing.is_empty() {
         return String::new();
     }
-    let plan = |d: &Decided| format!("{} {} x, {:.3}", d.plan, d.timing_runs, d.excess);
-    let row = |one: &Differing| {
+    let plan = |d: &ChosenPlan| format!("{} {} x, {:.3}", d.plan, d.timing_runs, d.excess);
+    let row = |one: &Disagreement| {
         let plans: Vec<String> = one.decisions.iter().map(plan).collect();
         vec![format!("{} {}", one.matrix, one.scalar), plans.join("; ")]
     };

@@ -196,7 +196,7 @@ pub(crate) type DeferredWork =
 /// A result in GPU memory that another library takes over by DLPack.
 #[pyclass(frozen, module = "sparseop")]
 pub(crate) struct PyDeviceArray {
-    /// Unless it is enqueued.
+    /// Work that is not enqueued yet.
     deferred: Mutex<Option<DeferredWork>>,
     owned: Owned,
     ordinal: usize,
@@ -265,8 +265,8 @@ impl PyDeviceArray {
         (CUDA, self.ordinal)
     }
 
-    /// Work that is not enqueued yet is enqueued on the stream of the consumer. Otherwise the
-    /// contents are complete.
+    /// Enqueues work that is not enqueued yet on the stream of the consumer. Otherwise the contents
+    /// are complete.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,

@@ -357,7 +357,7 @@ fn the_expected_improvement_is_that_of_a_log_normal_time() {
 fn a_check_is_explained() {
     let script = Script { factors: vec![("csr", 1.0), ("", 3.0)], ..Script::default() };
     let text = explained(&checked(&script, STENCIL, 1000).unwrap());
-    assert!(text.contains("checked  ") && text.contains(" of at most 50 products"), "{text}");
+    assert!(text.contains("check    ") && text.contains(" of at most 50 products"), "{text}");
     assert!(text.contains("predicted fastest was psell"), "{text}");
 }
 
