@@ -45,9 +45,9 @@ __device__ __forceinline__ void add_slices(const u32 *lengths, u64 *sums) {
     for (u32 i = threadIdx.x; i < TILE_ROWS; i += BLOCK) {
         u32 most = lengths[i], least = most;
 #pragma unroll
-        for (u32 apart = C / 2; apart > 0; apart /= 2) {
-            most = max(most, __shfl_xor_sync(ALL_LANES, most, apart));
-            least = min(least, __shfl_xor_sync(ALL_LANES, least, apart));
+        for (u32 offset = C / 2; offset > 0; offset /= 2) {
+            most = max(most, __shfl_xor_sync(ALL_LANES, most, offset));
+            least = min(least, __shfl_xor_sync(ALL_LANES, least, offset));
         }
         slots += most;
         masked += most - least;
@@ -55,10 +55,10 @@ __device__ __forceinline__ void add_slices(const u32 *lengths, u64 *sums) {
     }
     // Every lane of a slice has the same numbers: the sums over all lanes are those of C slots each.
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2) {
-        slots += __shfl_xor_sync(ALL_LANES, slots, apart);
-        masked += __shfl_xor_sync(ALL_LANES, masked, apart);
-        widest = max(widest, __shfl_xor_sync(ALL_LANES, widest, apart));
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2) {
+        slots += __shfl_xor_sync(ALL_LANES, slots, offset);
+        masked += __shfl_xor_sync(ALL_LANES, masked, offset);
+        widest = max(widest, __shfl_xor_sync(ALL_LANES, widest, offset));
     }
     if (lane_id() != 0) return;
     atomicAdd(sums, slots);
@@ -72,10 +72,10 @@ __device__ __forceinline__ void sort_windows(u32 *lengths, u32 sorted, u32 windo
 #pragma unroll 1
     for (u32 run = 2 * sorted; run <= window; run *= 2)
 #pragma unroll 1
-        for (u32 apart = run / 2; apart > 0; apart /= 2) {
+        for (u32 offset = run / 2; offset > 0; offset /= 2) {
             __syncthreads();
             for (u32 pair = threadIdx.x; pair < TILE_ROWS / 2; pair += BLOCK) {
-                u32 i = (pair & ~(apart - 1)) << 1 | (pair & (apart - 1)), j = i | apart;
+                u32 i = (pair & ~(offset - 1)) << 1 | (pair & (offset - 1)), j = i | offset;
                 u32 one = lengths[i], other = lengths[j];
                 if ((one > other) == ((i & run) == 0)) {
                     lengths[i] = other;
@@ -145,7 +145,7 @@ __device__ __forceinline__ u32 row_of(const u64 *row_ptr, u32 low, u32 high, u64
 KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 every, u64 sections, u64 count, u64 *found) {
     u64 i = thread_id() / WARP;
     if (i >= count) return;
-    u64 section = min(i * every + u32(i * 0x9e3779b97f4a7c15ull >> 32) % every, sections - 1);
+    u64 section = min(i * every + u32(i * SPREAD >> 32) % every, sections - 1);
     u64 from = section * SECTION, to = min(from + SECTION, nnz);
     u32 first = row_of(row_ptr, 0, nrows - 1, from), last = row_of(row_ptr, first, nrows - 1, to - 1);
     u32 shifted = 0, runs = 0;
@@ -159,9 +159,9 @@ KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 
         shifted += above < begin && cols[above] + 1 == col;
     }
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2) {
-        shifted += __shfl_xor_sync(ALL_LANES, shifted, apart);
-        runs += __shfl_xor_sync(ALL_LANES, runs, apart);
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2) {
+        shifted += __shfl_xor_sync(ALL_LANES, shifted, offset);
+        runs += __shfl_xor_sync(ALL_LANES, runs, offset);
     }
     if (lane_id() == 0 && shifted) atomicAdd(found, shifted);
     if (lane_id() == 0 && runs) atomicAdd(found + 1, runs);
@@ -175,7 +175,7 @@ KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 
 struct Touches {
     const u32 *cols;
     u64 window;
-    u64 apart;
+    u64 half_distance;
     u32 skipped;
     const u64 *from;
     u64 count;
@@ -189,7 +189,7 @@ struct Touches {
             return true;
         }
         u64 number = i / window;
-        u32 group = __ldg(cols + apart * (2 * number + 1) + (i - number * window)) >> GROUP_BITS;
+        u32 group = __ldg(cols + half_distance * (2 * number + 1) + (i - number * window)) >> GROUP_BITS;
         touch = u64(group) << PLACE_BITS | i;
         return (((group ^ group >> 16) * GROUP_SPREAD) & 0xFFFF) >> (16 - skipped) == 0;
     }
@@ -201,9 +201,9 @@ struct Touches {
 };
 
 // Histogram of the digits of every tile: counts[digit · tiles + tile].
-KERNEL(count_touches)(const u32 *cols, u64 window, u64 apart, u32 skipped, const u64 *from, u64 count, u32 shift, u64 *counts) {
+KERNEL(count_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skipped, const u64 *from, u64 count, u32 shift, u64 *counts) {
     __shared__ u32 found[TOUCH_DIGITS];
-    Touches touches{cols, window, apart, skipped, from, count, shift};
+    Touches touches{cols, window, half_distance, skipped, from, count, shift};
     found[threadIdx.x] = 0;
     __syncthreads();
     for (u32 round = 0; round < TOUCH_ROUNDS; ++round) {
@@ -216,9 +216,9 @@ KERNEL(count_touches)(const u32 *cols, u64 window, u64 apart, u32 skipped, const
 
 // Moves every touch to its place: after all touches of lower digits, and after earlier ones of the
 // same digit.
-KERNEL(place_touches)(const u32 *cols, u64 window, u64 apart, u32 skipped, const u64 *from, u64 count, u32 shift, const u64 *before, u64 *to) {
+KERNEL(place_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skipped, const u64 *from, u64 count, u32 shift, const u64 *before, u64 *to) {
     __shared__ u32 next[WARPS][TOUCH_DIGITS];
-    Touches touches{cols, window, apart, skipped, from, count, shift};
+    Touches touches{cols, window, half_distance, skipped, from, count, shift};
     u32 warp = threadIdx.x / WARP;
     for (u32 w = 0; w < WARPS; ++w) next[w][threadIdx.x] = 0;
     __syncthreads();
@@ -288,8 +288,6 @@ __device__ __forceinline__ bool holds(Layout wide, Layout own, u64 bits) {
     u32 below = u32(max(1 - own.bias() - first, 0));
     return first <= own.bias() && u32(__ffsll(significand) - 1) >= lost + below;
 }
-
-constexpr u32 NOT_BF16 = 1, NOT_F16 = 2, NOT_F32 = 4;
 
 // Precisions that do not represent all values. Ends early when none does.
 template <typename B>

@@ -142,9 +142,9 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
     u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
 #pragma unroll
-    for (u32 apart = 1; apart < WARP; apart *= 2) {
-        T other = __shfl_up_sync(ALL_LANES, sum, apart);
-        if (lane >= start + apart) sum += other;
+    for (u32 offset = 1; offset < WARP; offset *= 2) {
+        T other = __shfl_up_sync(ALL_LANES, sum, offset);
+        if (lane >= start + offset) sum += other;
     }
     T lanes_before = __shfl_up_sync(ALL_LANES, sum, 1);
     if (ends != 0) sums.put(first_target, lane == 0 ? first : first + lanes_before);

@@ -7,8 +7,8 @@
 constexpr u32 NO_COLUMN = ~0u;
 
 // Columns of the first and of the last entry of every row: the least and the largest one if the row
-// is sorted. Subtracts from `descents` the entries counted by blocked_cells_descents that begin a
-// row, where the column may fall.
+// is sorted. Subtracts from `descents` the row starts among them: a smaller column at a row start is
+// no descent.
 KERNEL(blocked_cells_spans)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, uint2 *spans, u64 *descents) {
     u64 row = thread_id();
     bool falls = false;
@@ -44,9 +44,9 @@ KERNEL(blocked_cells_unsorted_spans)(const u64 *row_ptr, const u32 *col_idx, u32
         most = max(most, col);
     }
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2) {
-        least = min(least, __shfl_xor_sync(ALL_LANES, least, apart));
-        most = max(most, __shfl_xor_sync(ALL_LANES, most, apart));
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2) {
+        least = min(least, __shfl_xor_sync(ALL_LANES, least, offset));
+        most = max(most, __shfl_xor_sync(ALL_LANES, most, offset));
     }
     if (lane_id() == 0) spans[row] = make_uint2(least, most);
 }
@@ -89,9 +89,9 @@ KERNEL_OF(blocked_cells_panels, PANEL_THREADS, 1)(const u64 *row_ptr, const uint
         // Exclusive scan over the threads, after the carry of earlier rows of the panel.
         ColumnSpan sum = own;
 #pragma unroll
-        for (u32 apart = 1; apart < WARP; apart *= 2) {
-            ColumnSpan other{__shfl_up_sync(ALL_LANES, sum.least, apart), __shfl_up_sync(ALL_LANES, sum.most, apart)};
-            if (lane_id() >= apart) sum = sum.with(other);
+        for (u32 offset = 1; offset < WARP; offset *= 2) {
+            ColumnSpan other{__shfl_up_sync(ALL_LANES, sum.least, offset), __shfl_up_sync(ALL_LANES, sum.most, offset)};
+            if (lane_id() >= offset) sum = sum.with(other);
         }
         __syncthreads();
         if (lane_id() == WARP - 1) of_warp[threadIdx.x / WARP] = sum;

@@ -174,9 +174,9 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
     if (stored) put(stored, batch, own_values);
     u32 earlier = __popc(ends);
 #pragma unroll
-    for (u32 apart = 1; apart < WARP; apart *= 2) {
-        u32 other = __shfl_up_sync(ALL_LANES, earlier, apart);
-        if (lane_id() >= apart) earlier += other;
+    for (u32 offset = 1; offset < WARP; offset *= 2) {
+        u32 other = __shfl_up_sync(ALL_LANES, earlier, offset);
+        if (lane_id() >= offset) earlier += other;
     }
     flags[batch * WARP + lane_id()] = u16(ends | (earlier - __popc(ends)) << LANE_SLOTS);
 }

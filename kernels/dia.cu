@@ -98,7 +98,7 @@ KERNEL(dia_diagonals)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 most, 
             if (*reinterpret_cast<volatile u32 *>(word) & bit) continue;
             if (!(atomicOr(word, bit) & bit)) ++count;
         } else {
-            u64 key = run << 33 | diagonal, slot = (key * 0x9e3779b97f4a7c15ull >> 20) % slots;
+            u64 key = run << 33 | diagonal, slot = (key * analysis::SPREAD >> 20) % slots;
             u64 other = 1, tries = 0;
             // Full of other keys: there are too many diagonals.
             for (; tries < slots && other != 0 && other != key; ++tries, slot = (slot + 1) % slots) other = atomicCAS(later + slot, 0ull, key);

@@ -92,21 +92,21 @@ __device__ __forceinline__ void copy_entries(const u64 *row_ptr, const u32 *col_
     if (c == 0 && sections == 0) {
         visit_entries(col_idx, values, from, end, [=](u64 k, u32 col, B value) { store(table[k] + place, col, value); });
     } else {
-        u64 first, apart;
+        u64 first, stride;
         if (c > 0) {
             first = table[place / c] + place % c;
-            apart = c;
+            stride = c;
         } else {
             const Section *all = reinterpret_cast<const Section *>(table);
             const Section &own = all[first_of(0u, sections, [=](u32 s) { return all[s].first_row > place; }) - 1];
             first = own.start + (place - own.first_row);
-            apart = own.rows;
+            stride = own.rows;
         }
-        u64 slot = first + from * apart;
+        u64 slot = first + from * stride;
         // A product for every entry of a batch would take too many registers.
         visit_entries(col_idx, values, from, end, [&](u64, u32 col, B value) {
             store(slot, col, value);
-            slot += apart;
+            slot += stride;
         });
     }
     if (to <= cut) return;

@@ -1,7 +1,6 @@
 // Packing on a GPU: long rows.
 
 #include "common.cuh"
-#include "psell_spmv.cuh"
 #include "psell_pack.cuh"
 
 constexpr u32 LONG_TILE = SCANNED * BLOCK;

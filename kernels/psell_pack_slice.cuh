@@ -1,7 +1,8 @@
 // Packing on a GPU: work of a warp on a slice, or on a part of a wide slice, with one row per lane.
-// Included after psell_pack.cuh.
 
 #pragma once
+
+#include "psell_pack.cuh"
 
 // Sign bit. Inverting it gives deltas the order of unsigned numbers.
 constexpr u32 SIGN = 0x80000000;
@@ -136,7 +137,7 @@ struct Slots {
     u64 hash = 0;
 
     __device__ __forceinline__ void mix(u64 word) {
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+        hash = (hash ^ word) * analysis::SPREAD;
         hash ^= hash >> 29;
     }
     __device__ __forceinline__ void add(int delta, u32 mask) {

@@ -2,8 +2,6 @@
 // slice, or per part of a wide slice, with one row per lane.
 
 #include "common.cuh"
-#include "psell_spmv.cuh"
-#include "psell_pack.cuh"
 #include "psell_pack_slice.cuh"
 
 // Zero marks free positions of the table.

@@ -3,12 +3,12 @@
 // that one load fetches several factors of an entry.
 //
 // A lane multiplies with a unit, several adjacent vectors, and a power of two of lanes share a row.
-// The lanes of a warp are in one slice and load its entries together. For the kernels
-// psell_spmm_plain.cu, psell_spmm_coded.cu, psell_spmm_same.cu, psell_spmm_bf16.cu,
-// psell_spmm_f16.cu and psell_spmm_f32.cu.
-// Included after psell_spmv.cuh.
+// The lanes of a warp are in one slice and load its entries together. For the modules of
+// psell_spmm.cu.
 
 #pragma once
+
+#include "psell_spmv.cuh"
 
 // Elements of N vectors at one column, or their sums: the unit of one load.
 template <typename T, u32 N>
@@ -51,12 +51,12 @@ __device__ __forceinline__ void add_all(Unit<T, N> &sum, const T *values, const 
 
 // Sums over the lanes of a warp at distances of `lanes`. Every lane of the warp takes part.
 template <typename T, u32 N>
-__device__ __forceinline__ void sum_apart(Unit<T, N> &sum, u32 lanes) {
+__device__ __forceinline__ void strided_lane_sum(Unit<T, N> &sum, u32 lanes) {
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2)
-        if (apart >= lanes)
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2)
+        if (offset >= lanes)
 #pragma unroll
-            for (u32 v = 0; v < N; ++v) sum.at[v] += __shfl_xor_sync(ALL_LANES, sum.at[v], apart);
+            for (u32 v = 0; v < N; ++v) sum.at[v] += __shfl_xor_sync(ALL_LANES, sum.at[v], offset);
 }
 
 // An address that the compiler must not decompose: with its terms combined differently a load takes
@@ -84,13 +84,13 @@ struct Columns {
 
     // Address `cols` columns after a unit. Units of 8 bytes leave enough registers for addresses in
     // one instruction. With wider ones that would place the loads too close together.
-    __device__ __forceinline__ const U *beyond(const U *from, u32 cols) const {
+    __device__ __forceinline__ const U *offset_by(const U *from, u32 cols) const {
         if constexpr (sizeof(U) > 8) return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
         u64 address;
         asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(cols), "r"(stride), "l"(from));
         return reinterpret_cast<const U *>(address);
     }
-    __device__ __forceinline__ U at(u32 col) const { return load_unit(beyond(x, col)); }
+    __device__ __forceinline__ U at(u32 col) const { return load_unit(offset_by(x, col)); }
     // Loads the column `delta` after that of `row`.
     __device__ __forceinline__ U at(const U *row, int delta) const {
         u64 address;
@@ -247,17 +247,17 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
     using U = Unit<T, N>;
     Piece piece = rows.pieces[p];
     u32 lane = threadIdx.x % WARP, lanes = 1u << shift, unit = lane & (lanes - 1);
-    u32 first = lane >> shift, apart = WARP >> shift;
+    u32 first = lane >> shift, stride = WARP >> shift;
     U *parts = reinterpret_cast<U *>(rows.sums);
     U sum = {};
 #pragma unroll 1
-    for (u32 k = first; k < piece.count; k += PIECE_ENTRIES * apart) {
+    for (u32 k = first; k < piece.count; k += PIECE_ENTRIES * stride) {
         u32 col[PIECE_ENTRIES];
         T value[PIECE_ENTRIES];
         U factor[PIECE_ENTRIES];
 #pragma unroll
         for (u32 u = 0; u < PIECE_ENTRIES; ++u) {
-            u32 at = min(k + u * apart, piece.count - 1);
+            u32 at = min(k + u * stride, piece.count - 1);
             col[u] = fetch<Values::IN_L2>(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
@@ -265,9 +265,9 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
         for (u32 u = 0; u < PIECE_ENTRIES; ++u) factor[u] = x.at(col[u]);
 #pragma unroll
         for (u32 u = 0; u < PIECE_ENTRIES; ++u)
-            if (k + u * apart < piece.count) add(sum, value[u], factor[u]);
+            if (k + u * stride < piece.count) add(sum, value[u], factor[u]);
     }
-    sum_apart(sum, lanes);
+    strided_lane_sum(sum, lanes);
     if (piece.pieces > 1) {
         if (first == 0) {
             parts[(u64(p) << shift) + unit] = sum;
@@ -279,12 +279,12 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
         if (__shfl_sync(ALL_LANES, before, 0) != piece.pieces - 1) return;
         __threadfence();
         sum = {};
-        for (u32 i = first; i < piece.pieces; i += apart) {
+        for (u32 i = first; i < piece.pieces; i += stride) {
             U part = load_unit<true>(parts + (u64(piece.first + i) << shift) + unit);
 #pragma unroll
             for (u32 v = 0; v < N; ++v) sum.at[v] += part.at[v];
         }
-        sum_apart(sum, lanes);
+        strided_lane_sum(sum, lanes);
     }
     if (first == 0 && in_use) sums.put(piece.row, unit, sum);
 }
@@ -333,10 +333,10 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
     u32 row = u32(min(i, u64(nrows) - 1));
     Unit<T, N> sum = {};
     if (kind == DIAGONAL) {
-        add_diagonals<V>(sum, at, own, full, width, lane, x, x.beyond(x.x, row));
+        add_diagonals<V>(sum, at, own, full, width, lane, x, x.offset_by(x.x, row));
     } else {
         if (perm) row = fetch<Values::IN_L2>(perm + row);
-        x.x = x.beyond(x.x, header.z);
+        x.x = x.offset_by(x.x, header.z);
         if (run == 0) add_relative<V, 1>(kind, sum, at, own, full, width, lane, x);
         else if (run == 1) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);
         else add_relative<V, 3>(kind, sum, at, own, full, width, lane, x);

@@ -333,9 +333,6 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
     return sum;
 }
 
-// Kinds of a slice: `Kind` in src/formats/psell/index.rs.
-enum { DIAGONAL, RELATIVE8, RELATIVE16, RELATIVE32 };
-
 // Number of steps of a relative slice that are processed together, by slots per step.
 template <u32 R>
 constexpr u32 STEPS_OF = R == 1 ? 8 : R == 2 ? 4 : 3;

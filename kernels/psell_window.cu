@@ -2,17 +2,16 @@
 // in a few bands along the diagonal: see src/formats/psell/cuda/window.rs.
 //
 // A block goes through consecutive slices, one slice per consumer warp in each step. The columns of
-// X that a step needs are in shared memory, in a circular buffer per band: each step loads the
-// columns by which its bands have moved on. Producer warps do only that, at most DEPTH stages
+// X that a step needs are in shared memory, in a ring buffer per band: each step loads the
+// columns by which its bands have moved on. Producer warps do only that, at most STAGES steps
 // ahead. A lane multiplies two adjacent rows with one of the two units of a column. The buffer
 // holds even and odd columns separately, so that the lanes of a quarter warp read 128 contiguous
-// bytes. If the next slot is on the next diagonal, its column for the first row is that of the
-// second row in the previous slot.
+// bytes. On the next diagonal the first row needs the column that the second row has just used; it
+// is reused from registers.
 //
 // Selectable: one kernel at a time.
 
 #include "common.cuh"
-#include "psell_spmv.cuh"
 #include "psell_spmm.cuh"
 
 typedef long long i64;
@@ -55,7 +54,7 @@ __device__ __forceinline__ void copy_range(u8 *to, const u8 *from, u32 bytes, u6
                  : "memory");
 }
 
-// Circular buffers of a block: for each band the even columns, then the odd ones, `half + HALO`
+// Ring buffers of a block: for each band the even columns, then the odd ones, `half + HALO`
 // each.
 template <typename U>
 struct Buffers {
@@ -93,7 +92,7 @@ struct Buffers {
             } else {
 #pragma unroll 1
                 for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS))
-                    load_column(part_at, min(h, h - half), x.beyond(x.x + own, u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
+                    load_column(part_at, min(h, h - half), x.offset_by(x.x + own, u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
             }
         }
     }
@@ -196,9 +195,9 @@ struct Word {
         if (width == full) return;
         u32 count = __popc(mask), before = count;
 #pragma unroll
-        for (u32 apart = 1; apart < WARP; apart *= 2) {
-            u32 other = __shfl_up_sync(ALL_LANES, before, apart);
-            if (lane >= apart) before += other;
+        for (u32 offset = 1; offset < WARP; offset *= 2) {
+            u32 other = __shfl_up_sync(ALL_LANES, before, offset);
+            if (lane >= offset) before += other;
         }
         if (lane < full || lane >= width) return;
         u32 values = (full * WARP + before - count) * u32(sizeof(T));
@@ -215,14 +214,14 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
                                       Sums<T> sums) {
     // Static shared memory of the barriers, by which window.rs recognises that the kernel is not
     // empty.
-    __shared__ u64 filled[DEPTH], used[DEPTH], copied[CONSUMERS][2];
+    __shared__ u64 filled[STAGES], used[STAGES], copied[CONSUMERS][2];
     u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, consumers = blockDim.x / WARP - PRODUCERS;
-    u32 rows = consumers * WARP, span = buffers.half * 2 - DEPTH * rows;
+    u32 rows = consumers * WARP, span = buffers.half * 2 - STAGES * rows;
     u64 slices = (u64(nrows) + WARP - 1) / WARP;
     u32 begin = u32(slices * blockIdx.x / gridDim.x), end = u32(slices * (blockIdx.x + 1) / gridDim.x);
     u32 steps = (end - begin + consumers - 1) / consumers;
     if (threadIdx.x == 0) {
-        for (u32 d = 0; d < DEPTH; ++d) make_barrier(filled + d, PRODUCERS * WARP), make_barrier(used + d, consumers);
+        for (u32 d = 0; d < STAGES; ++d) make_barrier(filled + d, PRODUCERS * WARP), make_barrier(used + d, consumers);
         for (u32 w = 0; w < consumers; ++w) make_barrier(copied[w], 1), make_barrier(copied[w] + 1, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -233,9 +232,9 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
     if (warp >= consumers) {
         u32 place = (span + rows) / 2;
         for (u32 t = 1; t < steps; ++t) {
-            if (t >= DEPTH) wait_for(used + t % DEPTH, (t / DEPTH - 1) & 1);
+            if (t >= STAGES) wait_for(used + t % STAGES, (t / STAGES - 1) & 1);
             buffers.fill(begin * WARP + t * rows, span, place, rows, threadIdx.x - rows, PRODUCERS * WARP);
-            arrive_copied(filled + (t - 1) % DEPTH);
+            arrive_copied(filled + (t - 1) % STAGES);
             place += rows / 2;
             place = min(place, place - buffers.half);
         }
@@ -263,14 +262,14 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
         u32 full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
         word.note<T>(table, lane, full, width, from, buffers.half, buffers.part(), COLUMN);
         __syncwarp();
-        if (t > 0) wait_for(filled + (t - 1) % DEPTH, ((t - 1) / DEPTH) & 1);
+        if (t > 0) wait_for(filled + (t - 1) % STAGES, ((t - 1) / STAGES) & 1);
         if (header.z) {
             wait_for(copied[warp] + (t & 1), phases >> (t & 1) & 1);
             phases ^= 1u << (t & 1);
         }
         Pair<T, N> pair = sum_pair<V, T, N>(table, own + (t & 1) * most, mine, full, width, row);
         __syncwarp();
-        if (lane == 0) arrive_at(used + t % DEPTH);
+        if (lane == 0) arrive_at(used + t % STAGES);
         u64 r = u64(slice) * WARP + row;
         if (slice < end && unit < buffers.units) {
             if (r < nrows) sums.put(u32(r), unit, pair.first);

@@ -19,10 +19,10 @@ KERNEL(sort_rows_windows)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u
                              : (window << LENGTH_BITS | (MAX_LENGTH - rows.short_length(u32(base + i)))) << bits | (i - window * sigma);
     }
     for (u32 run = 2; run <= size; run *= 2)
-        for (u32 apart = run / 2; apart > 0; apart /= 2) {
+        for (u32 offset = run / 2; offset > 0; offset /= 2) {
             __syncthreads();
             for (u32 pair = threadIdx.x; pair < size / 2; pair += BLOCK) {
-                u32 i = (pair & ~(apart - 1)) << 1 | (pair & (apart - 1)), j = i | apart;
+                u32 i = (pair & ~(offset - 1)) << 1 | (pair & (offset - 1)), j = i | offset;
                 u32 one = keys[i], other = keys[j];
                 if ((one > other) == ((i & run) == 0)) {
                     keys[i] = other;

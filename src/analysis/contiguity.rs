@@ -2,7 +2,7 @@
 //! within their row, measured on a sample.
 
 use super::blocks::row_of;
-use super::constants::SECTION;
+use super::constants::{SECTION, SPREAD};
 use super::rows::ratio;
 use super::together;
 use crate::matrix::CsrColumns;
@@ -65,8 +65,7 @@ pub(super) fn sampled(nnz: usize) -> usize {
 /// A number below `count` that differs for every `i`: evenly spaced samples may hit the same place
 /// of every grid line.
 fn scattered(i: usize, count: usize) -> usize {
-    // Multiples of the golden ratio (Knuth, TAOCP 3, 6.4).
-    ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % count
+    ((i as u64).wrapping_mul(SPREAD) >> 32) as usize % count
 }
 
 #[derive(Debug, Default)]
