@@ -142,18 +142,19 @@ __device__ __forceinline__ u32 row_of(const u64 *row_ptr, u32 low, u32 high, u64
 
 // Column contiguity: entries shifted from the previous row, and contiguous ones, in one section of
 // `every`. A warp has a section.
-KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 every, u64 sections, u64 count, u64 *found) {
+KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 every, u64 sections,
+                   u64 count, u64 *found) {
     u64 i = thread_id() / WARP;
     if (i >= count) return;
     u64 section = min(i * every + u32(i * SPREAD >> 32) % every, sections - 1);
     u64 from = section * SECTION, to = min(from + SECTION, nnz);
     u32 first = row_of(row_ptr, 0, nrows - 1, from), last = row_of(row_ptr, first, nrows - 1, to - 1);
-    u32 shifted = 0, runs = 0;
+    u32 shifted = 0, contiguous = 0;
     for (u64 entry = from + lane_id(); entry < to; entry += WARP) {
         u32 row = row_of(row_ptr, first, last, entry);
         u64 begin = row_ptr[row];
         u32 col = cols[entry];
-        runs += entry > begin && cols[entry - 1] + 1 == col;
+        contiguous += entry > begin && cols[entry - 1] + 1 == col;
         if (row == 0) continue;
         u64 above = row_ptr[row - 1] + (entry - begin);
         shifted += above < begin && cols[above] + 1 == col;
@@ -161,10 +162,10 @@ KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 
 #pragma unroll
     for (u32 offset = WARP / 2; offset > 0; offset /= 2) {
         shifted += __shfl_xor_sync(ALL_LANES, shifted, offset);
-        runs += __shfl_xor_sync(ALL_LANES, runs, offset);
+        contiguous += __shfl_xor_sync(ALL_LANES, contiguous, offset);
     }
     if (lane_id() == 0 && shifted) atomicAdd(found, shifted);
-    if (lane_id() == 0 && runs) atomicAdd(found + 1, runs);
+    if (lane_id() == 0 && contiguous) atomicAdd(found + 1, contiguous);
 }
 
 // Reuse distances of the gathers from x (`Reuse`). The touches of sampled groups of columns are
@@ -196,12 +197,14 @@ struct Touches {
     __device__ __forceinline__ u32 digit(u64 touch) const { return u32(touch >> (PLACE_BITS + shift)) % TOUCH_DIGITS; }
     // Place of this thread's touch in a round; a warp has consecutive ones.
     __device__ __forceinline__ u64 place(u32 round) const {
-        return u64(blockIdx.x) * (TOUCH_ROUNDS * BLOCK) + (threadIdx.x / WARP * TOUCH_ROUNDS + round) * WARP + lane_id();
+        return u64(blockIdx.x) * (TOUCH_ROUNDS * BLOCK) +
+               (threadIdx.x / WARP * TOUCH_ROUNDS + round) * WARP + lane_id();
     }
 };
 
 // Histogram of the digits of every tile: counts[digit · tiles + tile].
-KERNEL(count_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skipped, const u64 *from, u64 count, u32 shift, u64 *counts) {
+KERNEL(count_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skipped, const u64 *from,
+                      u64 count, u32 shift, u64 *counts) {
     __shared__ u32 found[TOUCH_DIGITS];
     Touches touches{cols, window, half_distance, skipped, from, count, shift};
     found[threadIdx.x] = 0;
@@ -216,7 +219,8 @@ KERNEL(count_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skippe
 
 // Moves every touch to its place: after all touches of lower digits, and after earlier ones of the
 // same digit.
-KERNEL(place_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skipped, const u64 *from, u64 count, u32 shift, const u64 *before, u64 *to) {
+KERNEL(place_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skipped, const u64 *from,
+                      u64 count, u32 shift, const u64 *before, u64 *to) {
     __shared__ u32 next[WARPS][TOUCH_DIGITS];
     Touches touches{cols, window, half_distance, skipped, from, count, shift};
     u32 warp = threadIdx.x / WARP;
@@ -300,7 +304,9 @@ __device__ __forceinline__ void inexact_in(const B *values, u64 count, u32 *inex
         if (!holds(own, Layout{7, 8}, bits)) lost |= NOT_BF16;
         if (!holds(own, Layout{10, 5}, bits)) lost |= NOT_F16;
         if (is_wide && !holds(own, Layout{23, 8}, bits)) lost |= NOT_F32;
-        if (round % 16 == 0 && *reinterpret_cast<volatile u32 *>(inexact) == (NOT_BF16 | NOT_F16 | (is_wide ? NOT_F32 : 0))) break;
+        if (round % 16 == 0 && *reinterpret_cast<volatile u32 *>(inexact) ==
+                                   (NOT_BF16 | NOT_F16 | (is_wide ? NOT_F32 : 0)))
+            break;
     }
     if (lost & ~*reinterpret_cast<volatile u32 *>(inexact)) atomicOr(inexact, lost);
 }
@@ -389,5 +395,9 @@ __device__ __forceinline__ void distinct_values(const B *values, u64 count, u64 
         if (own[slot] && !is_full(counts) && !add_value(slots, counts, own[slot])) atomicMax(counts, DICTIONARY + 1);
 }
 
-KERNEL(distinct_f32)(const u32 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }
-KERNEL(distinct_f64)(const u64 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }
+KERNEL(distinct_f32)(const u32 *values, u64 count, u64 *slots, u32 *counts) {
+    distinct_values(values, count, slots, counts);
+}
+KERNEL(distinct_f64)(const u64 *values, u64 count, u64 *slots, u32 *counts) {
+    distinct_values(values, count, slots, counts);
+}

@@ -292,8 +292,8 @@ impl KernelCounts {
 
     fn contiguity(&self, nnz: usize) -> Contiguity {
         let entries = contiguity::sampled(nnz) as f64;
-        let [shifted, runs] = self.contiguity.map(|count| ratio(count as f64, entries));
-        Contiguity { shifted, runs }
+        let [shifted, contiguous] = self.contiguity.map(|count| ratio(count as f64, entries));
+        Contiguity { shifted, contiguous }
     }
 
     fn values<T: Scalar>(&self) -> ValueStatistics {

@@ -80,7 +80,7 @@ impl Chunking {
     pub(super) fn expected(analysis: &Analysis, scalar: ScalarKind) -> Self {
         let (rows, cutting) = (&analysis.rows, Cutting::of_analyzed(&analysis.rows));
         let costs_more = exchange_costs_more(scalar, rows.nrows, rows.nnz as usize);
-        let striped = cutting.is_largest() && !costs_more && analysis.structure.runs > 0.5;
+        let striped = cutting.is_largest() && !costs_more && analysis.structure.contiguous > 0.5;
         Self { cutting, striped }
     }
 }

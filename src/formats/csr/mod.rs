@@ -134,7 +134,7 @@ impl Format for Csr {
             matrix_bytes: (nrows + 1) * RowOffsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
             vector_bytes: vector_bytes(analysis, scalar),
             slots: nnz,
-            gathered: super::gathered(nnz, analysis.structure.runs),
+            gathered: super::gathered(nnz, analysis.structure.contiguous),
             dependent_adds: analysis.rows.histogram.entries_beyond(CHAIN),
             rows: nrows,
             serial_slots: if *plan == CsrPlan::Balanced { 0 } else { u64::from(analysis.rows.max) },
