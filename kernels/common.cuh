@@ -161,7 +161,9 @@ __device__ __forceinline__ Before block_scan(u64 value) {
 }
 
 // First slot of the search for a value in a hash table: `ValueSet` in src/analysis/value_set.rs.
-__device__ __forceinline__ u32 value_slot(u64 bits) { return u32(bits * analysis::SPREAD >> (64 - analysis::VALUE_SLOT_BITS)); }
+__device__ __forceinline__ u32 value_slot(u64 bits) {
+    return u32(bits * analysis::SPREAD >> (64 - analysis::VALUE_SLOT_BITS));
+}
 
 // Products are made in batches: all loads of one kind are issued before their first result is used,
 // and none of them is predicated, since predicated loads would be issued one after the other.
@@ -227,7 +229,8 @@ __device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T
 // Sum of `width` slots of one row from `at` on, with stride `stride`. The first `full` hold
 // entries, the others may be padding. Fast if both are uniform across the warp.
 template <bool IN_L2, typename T>
-__device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, XView<T> x, u64 at, u64 stride, u64 full, u64 width) {
+__device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, XView<T> x, u64 at,
+                                       u64 stride, u64 full, u64 width) {
     T sum = 0;
     u64 k = 0;
 #pragma unroll 1

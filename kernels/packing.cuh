@@ -32,7 +32,8 @@ struct Rows {
 template <typename Combine>
 __device__ __forceinline__ u32 lanes_combine(u32 value, Combine combine) {
 #pragma unroll
-    for (u32 offset = WARP / 2; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(ALL_LANES, value, offset));
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2)
+        value = combine(value, __shfl_xor_sync(ALL_LANES, value, offset));
     return value;
 }
 __device__ __forceinline__ u32 lanes_min(u32 value) {

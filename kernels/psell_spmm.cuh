@@ -85,7 +85,8 @@ struct Columns {
     // Address `cols` columns after a unit. Units of 8 bytes leave enough registers for addresses in
     // one instruction. With wider ones that would place the loads too close together.
     __device__ __forceinline__ const U *offset_by(const U *from, u32 cols) const {
-        if constexpr (sizeof(U) > 8) return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
+        if constexpr (sizeof(U) > 8)
+            return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
         u64 address;
         asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(cols), "r"(stride), "l"(from));
         return reinterpret_cast<const U *>(address);
@@ -134,7 +135,8 @@ constexpr u32 RUN_STEPS = V > 1 ? 1 : sizeof(T) == 4 ? 3 : 2;
 // Adds the entries of a lane's row in a diagonal slice. As `diagonal_sum` in psell_spmv.cuh; `row`
 // is the unit at the column of the lane's row.
 template <u32 V, typename T, u32 N, typename Values>
-__device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
+__device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index,
+                                              const Values &values, u32 full, u32 width, u32 lane,
                                               Columns<Unit<T, N>> x, const Unit<T, N> *row) {
     using U = Unit<T, N>;
     const int *deltas = reinterpret_cast<const int *>(index);
@@ -179,8 +181,8 @@ __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, 
 // Adds the entries of a lane's row in a relative slice with steps of R slots. As `relative_sum` in
 // psell_spmv.cuh; columns are relative to that of `x`.
 template <u32 V, u32 R, typename I, typename T, u32 N, typename Values>
-__device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
-                                             Columns<Unit<T, N>> x) {
+__device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, const Values &values,
+                                             u32 full, u32 width, u32 lane, Columns<Unit<T, N>> x) {
     using U = Unit<T, N>;
     const u32 *masks = reinterpret_cast<const u32 *>(index);
     const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
@@ -192,7 +194,8 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         T value[COUNT * R];
         U factor[COUNT * R];
 #pragma unroll
-        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::IN_L2>(indices + (k + u) * WARP + lane * 4, col + u);
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4)
+            load_four<Values::IN_L2>(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
         for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::IN_L2>(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
@@ -228,7 +231,8 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
 }
 
 template <u32 V, u32 R, typename T, u32 N, typename Values>
-__device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
+__device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8 *index,
+                                             const Values &values, u32 full, u32 width, u32 lane,
                                              Columns<Unit<T, N>> x) {
     if (kind == RELATIVE16) add_relative<V, R, u16>(sum, index, values, full, width, lane, x);
     else if (kind == RELATIVE8) add_relative<V, R, u8>(sum, index, values, full, width, lane, x);
@@ -242,8 +246,8 @@ __device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8
 // warp of a row to finish adds the sums of the row's pieces, always in the same order. `rows.sums`
 // has a unit for every piece and each of those lanes.
 template <typename T, u32 N, typename Values>
-__device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u32 p, u32 shift, Columns<Unit<T, N>> x, bool in_use,
-                                          Sums<T> sums) {
+__device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u32 p, u32 shift,
+                                          Columns<Unit<T, N>> x, bool in_use, Sums<T> sums) {
     using U = Unit<T, N>;
     Piece piece = rows.pieces[p];
     u32 lane = threadIdx.x % WARP, lanes = 1u << shift, unit = lane & (lanes - 1);
@@ -296,9 +300,12 @@ constexpr u32 PREFETCH_SHIFT = 3;
 // The first blocks process the pieces of long rows, with one warp per piece. The others process the
 // slices, with `1 << shift` lanes per row. As `packed_rows` in psell_spmv.cuh.
 template <u32 V, typename Values, typename T, u32 N>
-__device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, const u8 *__restrict__ values,
-                                             const u8 *__restrict__ index, const T *__restrict__ dictionary,
-                                             const u32 *__restrict__ perm, const u32 *__restrict__ skip, u32 nrows, Long<T> rows,
+__device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers,
+                                             const u8 *__restrict__ values,
+                                             const u8 *__restrict__ index,
+                                             const T *__restrict__ dictionary,
+                                             const u32 *__restrict__ perm,
+                                             const u32 *__restrict__ skip, u32 nrows, Long<T> rows,
                                              Columns<Unit<T, N>> x, Sums<T> sums, u32 shift) {
     __shared__ T shared[Values::CODES];
     if constexpr (Values::CODES > 1) {

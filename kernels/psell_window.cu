@@ -68,9 +68,11 @@ struct Buffers {
     __device__ __forceinline__ u32 part() const { return (half + HALO) * u32(UNITS * sizeof(U)); }
 
     __device__ __forceinline__ void load_column(u8 *part_at, u32 place, const U *from) const {
-        begin_copy(reinterpret_cast<float4 *>(part_at + place * (UNITS * sizeof(U))), reinterpret_cast<const float4 *>(from));
+        begin_copy(reinterpret_cast<float4 *>(part_at + place * (UNITS * sizeof(U))),
+                   reinterpret_cast<const float4 *>(from));
         if (place < HALO)
-            begin_copy(reinterpret_cast<float4 *>(part_at + (place + half) * (UNITS * sizeof(U))), reinterpret_cast<const float4 *>(from));
+            begin_copy(reinterpret_cast<float4 *>(part_at + (place + half) * (UNITS * sizeof(U))),
+                       reinterpret_cast<const float4 *>(from));
     }
 
     // Begins to load `count` columns of every band, from that of `row` + `skip` on, to the
@@ -92,7 +94,9 @@ struct Buffers {
             } else {
 #pragma unroll 1
                 for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS))
-                    load_column(part_at, min(h, h - half), x.offset_by(x.x + own, u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
+                    load_column(part_at, min(h, h - half),
+                                x.offset_by(x.x + own,
+                                            u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
             }
         }
     }
@@ -111,7 +115,9 @@ struct Pair {
     // Column of the previous slot for the second row.
     Unit<T, N> column = {};
 
-    __device__ __forceinline__ static Unit<T, N> shared_unit(const u8 *at) { return *reinterpret_cast<const Unit<T, N> *>(at); }
+    __device__ __forceinline__ static Unit<T, N> shared_unit(const u8 *at) {
+        return *reinterpret_cast<const Unit<T, N> *>(at);
+    }
     __device__ __forceinline__ void add_slot(const u8 *mine, uint2 at, T value, T below) {
         if (int(at.x) >= 0) column = shared_unit(mine + at.x);
         add(first, value, column);
@@ -141,7 +147,8 @@ __device__ __forceinline__ void load_side_by_side(const double *at, double *to) 
 // Sums two rows of a slice. `table` is the warp's slot table, `values` are the values of the slice,
 // and `mine` is the address of the lane's unit of the warp's columns.
 template <u32 V, typename T, u32 N>
-__device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values, const u8 *mine, u32 full, u32 width, u32 row) {
+__device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values, const u8 *mine,
+                                               u32 full, u32 width, u32 row) {
     Pair<T, N> pair;
     const uint2 *at = reinterpret_cast<const uint2 *>(table);
     const T *value = reinterpret_cast<const T *>(values);
@@ -162,7 +169,9 @@ __device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values
 #pragma unroll
         for (u32 u = 0; u < 4; ++u) pair.add_slot(mine, place[u], one[u], other[u]);
     }
-    auto rest = [&](u32 slot) { pair.add_slot(mine, at[slot], value[slot * WARP + row], value[slot * WARP + row + 1]); };
+    auto rest = [&](u32 slot) {
+        pair.add_slot(mine, at[slot], value[slot * WARP + row], value[slot * WARP + row + 1]);
+    };
     if (k < full) rest(k);
     if (k + 1 < full) rest(k + 1);
     if (k + 2 < full) rest(k + 2);
@@ -187,7 +196,8 @@ struct Word {
 
     // Enters the slot in the table. The columns of the warp begin at position `from`.
     template <typename T>
-    __device__ __forceinline__ void note(u8 *table, u32 lane, u32 full, u32 width, u32 from, u32 half, u32 part, u32 bytes) const {
+    __device__ __forceinline__ void note(u8 *table, u32 lane, u32 full, u32 width, u32 from,
+                                         u32 half, u32 part, u32 bytes) const {
         u32 odd = place >> 16 & 1, parts = place >> 16 & 0x7FFF, at = from + (place & 0xFFFF);
         at = min(at, at - half);
         u32 first = parts * part + at * bytes, second = (parts ^ 1) * part + (at + odd) * bytes;
@@ -201,7 +211,8 @@ struct Word {
         }
         if (lane < full || lane >= width) return;
         u32 values = (full * WARP + before - count) * u32(sizeof(T));
-        reinterpret_cast<Partial *>(table + padded(full * 2) * sizeof(u32))[lane - full] = {first, second, mask, values};
+        reinterpret_cast<Partial *>(table + padded(full * 2) * sizeof(u32))[lane - full] =
+            {first, second, mask, values};
     }
 };
 
@@ -210,8 +221,10 @@ struct Word {
 // buffers, relative to that of the slice's first row: see window.rs. `most` is the maximum number
 // of bytes of values of a slice.
 template <u32 V, typename T, u32 N>
-__device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *values, const u32 *index, u32 nrows, Buffers<Unit<T, N>> buffers, u32 most,
-                                      Sums<T> sums) {
+__device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *values,
+                                                const u32 *index, u32 nrows,
+                                                Buffers<Unit<T, N>> buffers, u32 most,
+                                                Sums<T> sums) {
     // Static shared memory of the barriers, by which window.rs recognises that the kernel is not
     // empty.
     __shared__ u64 filled[STAGES], used[STAGES], copied[CONSUMERS][2];
@@ -249,7 +262,8 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
     const u8 *mine = buffers.bytes + row / 2 * COLUMN + unit * sizeof(Unit<T, N>);
     auto header_of = [&](u32 s) { return s < end ? __ldg(headers + s) : uint4{0, 0, 0, 0}; };
     auto copy_values = [&](uint4 header, u32 to) {
-        if (lane == 0 && header.z) copy_range(own + to * most, values + u64(header.x) * UNIT, header.z, copied[warp] + to);
+        if (lane == 0 && header.z)
+            copy_range(own + to * most, values + u64(header.x) * UNIT, header.z, copied[warp] + to);
     };
     uint4 header = header_of(slice), next = header_of(slice + consumers);
     copy_values(header, 0);

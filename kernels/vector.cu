@@ -228,7 +228,8 @@ struct alignas(16) Pack {
 // element of every array of `from`, 0 for null arrays; `out` is stored to the arrays of `to`.
 // Elements that are in no pack are loaded one by one.
 template <u32 GROUP, u32 INS, u32 OUTS, typename T, typename Each>
-__device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS], Share share, Each each) {
+__device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS],
+                                                 Share share, Each each) {
     constexpr u32 SIZE = Pack<T>::SIZE;
     u64 packs = share.packs, stride = u64(share.groups) * GROUP * TOGETHER;
     for (u64 base = u64(share.group) * GROUP * TOGETHER + threadIdx.x % GROUP; base < packs; base += stride) {
@@ -244,7 +245,8 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
         for (u32 k = 0; k < INS; ++k) {
             if (from[k] != nullptr) {
 #pragma unroll
-                for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = reinterpret_cast<const Pack<T> *>(from[k] + share.start)[at[t]];
+                for (u32 t = 0; t < TOGETHER; ++t)
+                    in[t][k] = reinterpret_cast<const Pack<T> *>(from[k] + share.start)[at[t]];
             } else {
 #pragma unroll
                 for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = Pack<T>{};
@@ -283,7 +285,8 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
 
 // Σ a b and Σ a c. If b is null, the first sum is Σ a.
 template <typename T, typename Sums>
-__device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, u64 n, u64 packs,
+__device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b,
+                                     const T *__restrict__ c, u64 n, u64 packs,
                                      ScalarRegisters state, Shape shape, Sums sums) {
     if (is_stopped(state.registers, shape)) return;
     const T *const from[3] = {a, b, c};
@@ -303,19 +306,23 @@ __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restric
 template <typename T>
 __device__ __forceinline__ double term(u32 partner, T out, T before, T other, T diagonal) {
     if (partner == PARTNER_CHANGE) return fabs(double(out) - double(before));
-    double factor = partner == PARTNER_ITSELF ? double(out) : partner == PARTNER_OTHER ? double(other) : double(diagonal) * double(out);
+    double factor = partner == PARTNER_ITSELF ? double(out) : partner == PARTNER_OTHER
+        ? double(other) : double(diagonal) * double(out);
     return double(out) * factor;
 }
 
 // y = keep y + with_u (d u) + with_v v, where each term may be absent, and up to two sums over the
 // result.
 template <typename T, typename Sums>
-__device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u, const T *__restrict__ v, const T *__restrict__ d,
-                                        const T *__restrict__ w, u64 n, u64 packs, u64 coefficients, ScalarRegisters state, Shape shape,
-                                        u32 scales_u, Sums sums) {
+__device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u,
+                                        const T *__restrict__ v, const T *__restrict__ d,
+                                        const T *__restrict__ w, u64 n, u64 packs, u64 coefficients,
+                                        ScalarRegisters state, Shape shape, u32 scales_u,
+                                        Sums sums) {
     if (is_stopped(state.registers, shape)) return;
     T keep = coefficient<T>(state.registers, coefficients, 0);
-    T with_u = coefficient<T>(state.registers, coefficients, 1), with_v = coefficient<T>(state.registers, coefficients, 2);
+    T with_u = coefficient<T>(state.registers, coefficients, 1),
+        with_v = coefficient<T>(state.registers, coefficients, 2);
     bool keeps = (coefficients & 0xFFFF) != ABSENT;
     u32 one = shape.first(), two = shape.second();
     const T *const from[5] = {keeps || one == PARTNER_CHANGE ? y : nullptr, u, v, d, w};
@@ -337,8 +344,9 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
 
 // x += along p; p = with_r (d r) + keep p. If d is null, p = with_r r + keep p.
 template <typename T>
-__device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const T *__restrict__ r, const T *__restrict__ d, u64 n,
-                                     u64 packs, u64 coefficients, const double *registers, Shape shape) {
+__device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const T *__restrict__ r,
+                                     const T *__restrict__ d, u64 n, u64 packs, u64 coefficients,
+                                     const double *registers, Shape shape) {
     if (is_stopped(registers, shape)) return;
     T along = coefficient<T>(registers, coefficients, 0), with_r = coefficient<T>(registers, coefficients, 1);
     T keep = coefficient<T>(registers, coefficients, 2);
