@@ -63,8 +63,10 @@ pub(crate) fn header(sources: &[(String, String)]) -> Result<String, String> {
                 return Err(format!("`{line}` has no number that kernels can have"));
             }
             names.push(name);
-            // Kernels count in 32 bits.
-            text += &format!("[[maybe_unused]] constexpr unsigned int {name} = {value};\n");
+            // Kernels count in 32 bits. Constants of more than 8 hexadecimal digits are wider.
+            let is_wide = value.strip_prefix("0x").is_some_and(|digits| digits.len() > 8);
+            let integer = if is_wide { "unsigned long long" } else { "unsigned int" };
+            text += &format!("[[maybe_unused]] constexpr {integer} {name} = {value};\n");
         }
         text += "}\n";
     }

@@ -45,9 +45,9 @@ __device__ __forceinline__ void add_slices(const u32 *lengths, u64 *sums) {
     for (u32 i = threadIdx.x; i < TILE_ROWS; i += BLOCK) {
         u32 most = lengths[i], least = most;
 #pragma unroll
-        for (u32 apart = C / 2; apart > 0; apart /= 2) {
-            most = max(most, __shfl_xor_sync(ALL_LANES, most, apart));
-            least = min(least, __shfl_xor_sync(ALL_LANES, least, apart));
+        for (u32 offset = C / 2; offset > 0; offset /= 2) {
+            most = max(most, __shfl_xor_sync(ALL_LANES, most, offset));
+            least = min(least, __shfl_xor_sync(ALL_LANES, least, offset));
         }
         slots += most;
         masked += most - least;
@@ -55,10 +55,10 @@ __device__ __forceinline__ void add_slices(const u32 *lengths, u64 *sums) {
     }
     // Every lane of a slice has the same numbers: the sums over all lanes are those of C slots each.
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2) {
-        slots += __shfl_xor_sync(ALL_LANES, slots, apart);
-        masked += __shfl_xor_sync(ALL_LANES, masked, apart);
-        widest = max(widest, __shfl_xor_sync(ALL_LANES, widest, apart));
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2) {
+        slots += __shfl_xor_sync(ALL_LANES, slots, offset);
+        masked += __shfl_xor_sync(ALL_LANES, masked, offset);
+        widest = max(widest, __shfl_xor_sync(ALL_LANES, widest, offset));
     }
     if (lane_id() != 0) return;
     atomicAdd(sums, slots);
@@ -72,10 +72,10 @@ __device__ __forceinline__ void sort_windows(u32 *lengths, u32 sorted, u32 windo
 #pragma unroll 1
     for (u32 run = 2 * sorted; run <= window; run *= 2)
 #pragma unroll 1
-        for (u32 apart = run / 2; apart > 0; apart /= 2) {
+        for (u32 offset = run / 2; offset > 0; offset /= 2) {
             __syncthreads();
             for (u32 pair = threadIdx.x; pair < TILE_ROWS / 2; pair += BLOCK) {
-                u32 i = (pair & ~(apart - 1)) << 1 | (pair & (apart - 1)), j = i | apart;
+                u32 i = (pair & ~(offset - 1)) << 1 | (pair & (offset - 1)), j = i | offset;
                 u32 one = lengths[i], other = lengths[j];
                 if ((one > other) == ((i & run) == 0)) {
                     lengths[i] = other;
@@ -142,29 +142,30 @@ __device__ __forceinline__ u32 row_of(const u64 *row_ptr, u32 low, u32 high, u64
 
 // Column contiguity: entries shifted from the previous row, and contiguous ones, in one section of
 // `every`. A warp has a section.
-KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 every, u64 sections, u64 count, u64 *found) {
+KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 every, u64 sections,
+                   u64 count, u64 *found) {
     u64 i = thread_id() / WARP;
     if (i >= count) return;
-    u64 section = min(i * every + u32(i * 0x9e3779b97f4a7c15ull >> 32) % every, sections - 1);
+    u64 section = min(i * every + u32(i * SPREAD >> 32) % every, sections - 1);
     u64 from = section * SECTION, to = min(from + SECTION, nnz);
     u32 first = row_of(row_ptr, 0, nrows - 1, from), last = row_of(row_ptr, first, nrows - 1, to - 1);
-    u32 shifted = 0, runs = 0;
+    u32 shifted = 0, contiguous = 0;
     for (u64 entry = from + lane_id(); entry < to; entry += WARP) {
         u32 row = row_of(row_ptr, first, last, entry);
         u64 begin = row_ptr[row];
         u32 col = cols[entry];
-        runs += entry > begin && cols[entry - 1] + 1 == col;
+        contiguous += entry > begin && cols[entry - 1] + 1 == col;
         if (row == 0) continue;
         u64 above = row_ptr[row - 1] + (entry - begin);
         shifted += above < begin && cols[above] + 1 == col;
     }
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2) {
-        shifted += __shfl_xor_sync(ALL_LANES, shifted, apart);
-        runs += __shfl_xor_sync(ALL_LANES, runs, apart);
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2) {
+        shifted += __shfl_xor_sync(ALL_LANES, shifted, offset);
+        contiguous += __shfl_xor_sync(ALL_LANES, contiguous, offset);
     }
     if (lane_id() == 0 && shifted) atomicAdd(found, shifted);
-    if (lane_id() == 0 && runs) atomicAdd(found + 1, runs);
+    if (lane_id() == 0 && contiguous) atomicAdd(found + 1, contiguous);
 }
 
 // Reuse distances of the gathers from x (`Reuse`). The touches of sampled groups of columns are
@@ -175,7 +176,7 @@ KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 
 struct Touches {
     const u32 *cols;
     u64 window;
-    u64 apart;
+    u64 half_distance;
     u32 skipped;
     const u64 *from;
     u64 count;
@@ -189,21 +190,23 @@ struct Touches {
             return true;
         }
         u64 number = i / window;
-        u32 group = __ldg(cols + apart * (2 * number + 1) + (i - number * window)) >> GROUP_BITS;
+        u32 group = __ldg(cols + half_distance * (2 * number + 1) + (i - number * window)) >> GROUP_BITS;
         touch = u64(group) << PLACE_BITS | i;
         return (((group ^ group >> 16) * GROUP_SPREAD) & 0xFFFF) >> (16 - skipped) == 0;
     }
     __device__ __forceinline__ u32 digit(u64 touch) const { return u32(touch >> (PLACE_BITS + shift)) % TOUCH_DIGITS; }
     // Place of this thread's touch in a round; a warp has consecutive ones.
     __device__ __forceinline__ u64 place(u32 round) const {
-        return u64(blockIdx.x) * (TOUCH_ROUNDS * BLOCK) + (threadIdx.x / WARP * TOUCH_ROUNDS + round) * WARP + lane_id();
+        return u64(blockIdx.x) * (TOUCH_ROUNDS * BLOCK) +
+               (threadIdx.x / WARP * TOUCH_ROUNDS + round) * WARP + lane_id();
     }
 };
 
 // Histogram of the digits of every tile: counts[digit · tiles + tile].
-KERNEL(count_touches)(const u32 *cols, u64 window, u64 apart, u32 skipped, const u64 *from, u64 count, u32 shift, u64 *counts) {
+KERNEL(count_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skipped, const u64 *from,
+                      u64 count, u32 shift, u64 *counts) {
     __shared__ u32 found[TOUCH_DIGITS];
-    Touches touches{cols, window, apart, skipped, from, count, shift};
+    Touches touches{cols, window, half_distance, skipped, from, count, shift};
     found[threadIdx.x] = 0;
     __syncthreads();
     for (u32 round = 0; round < TOUCH_ROUNDS; ++round) {
@@ -216,9 +219,10 @@ KERNEL(count_touches)(const u32 *cols, u64 window, u64 apart, u32 skipped, const
 
 // Moves every touch to its place: after all touches of lower digits, and after earlier ones of the
 // same digit.
-KERNEL(place_touches)(const u32 *cols, u64 window, u64 apart, u32 skipped, const u64 *from, u64 count, u32 shift, const u64 *before, u64 *to) {
+KERNEL(place_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skipped, const u64 *from,
+                      u64 count, u32 shift, const u64 *before, u64 *to) {
     __shared__ u32 next[WARPS][TOUCH_DIGITS];
-    Touches touches{cols, window, apart, skipped, from, count, shift};
+    Touches touches{cols, window, half_distance, skipped, from, count, shift};
     u32 warp = threadIdx.x / WARP;
     for (u32 w = 0; w < WARPS; ++w) next[w][threadIdx.x] = 0;
     __syncthreads();
@@ -289,8 +293,6 @@ __device__ __forceinline__ bool holds(Layout wide, Layout own, u64 bits) {
     return first <= own.bias() && u32(__ffsll(significand) - 1) >= lost + below;
 }
 
-constexpr u32 NOT_BF16 = 1, NOT_F16 = 2, NOT_F32 = 4;
-
 // Precisions that do not represent all values. Ends early when none does.
 template <typename B>
 __device__ __forceinline__ void inexact_in(const B *values, u64 count, u32 *inexact) {
@@ -302,7 +304,9 @@ __device__ __forceinline__ void inexact_in(const B *values, u64 count, u32 *inex
         if (!holds(own, Layout{7, 8}, bits)) lost |= NOT_BF16;
         if (!holds(own, Layout{10, 5}, bits)) lost |= NOT_F16;
         if (is_wide && !holds(own, Layout{23, 8}, bits)) lost |= NOT_F32;
-        if (round % 16 == 0 && *reinterpret_cast<volatile u32 *>(inexact) == (NOT_BF16 | NOT_F16 | (is_wide ? NOT_F32 : 0))) break;
+        if (round % 16 == 0 && *reinterpret_cast<volatile u32 *>(inexact) ==
+                                   (NOT_BF16 | NOT_F16 | (is_wide ? NOT_F32 : 0)))
+            break;
     }
     if (lost & ~*reinterpret_cast<volatile u32 *>(inexact)) atomicOr(inexact, lost);
 }
@@ -391,5 +395,9 @@ __device__ __forceinline__ void distinct_values(const B *values, u64 count, u64 
         if (own[slot] && !is_full(counts) && !add_value(slots, counts, own[slot])) atomicMax(counts, DICTIONARY + 1);
 }
 
-KERNEL(distinct_f32)(const u32 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }
-KERNEL(distinct_f64)(const u64 *values, u64 count, u64 *slots, u32 *counts) { distinct_values(values, count, slots, counts); }
+KERNEL(distinct_f32)(const u32 *values, u64 count, u64 *slots, u32 *counts) {
+    distinct_values(values, count, slots, counts);
+}
+KERNEL(distinct_f64)(const u64 *values, u64 count, u64 *slots, u32 *counts) {
+    distinct_values(values, count, slots, counts);
+}

@@ -142,9 +142,9 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
     u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
 #pragma unroll
-    for (u32 apart = 1; apart < WARP; apart *= 2) {
-        T other = __shfl_up_sync(ALL_LANES, sum, apart);
-        if (lane >= start + apart) sum += other;
+    for (u32 offset = 1; offset < WARP; offset *= 2) {
+        T other = __shfl_up_sync(ALL_LANES, sum, offset);
+        if (lane >= start + offset) sum += other;
     }
     T lanes_before = __shfl_up_sync(ALL_LANES, sum, 1);
     if (ends != 0) sums.put(first_target, lane == 0 ? first : first + lanes_before);
@@ -156,7 +156,8 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
 // Sums the parts in a piece, which stays in the L2 if its share does. With AHEAD the whole piece is
 // loaded before the first addition.
 template <bool PLAIN, bool AHEAD, typename T, typename C, typename Factor>
-__device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Factor factor, const Sums<T> &sums, u32 l2_shares) {
+__device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Factor factor,
+                                          const Sums<T> &sums, u32 l2_shares) {
     u32 lane = threadIdx.x % WARP;
     u32 part = a.piece_ptr[piece];
     u64 batch = u64(piece) * BATCHES;
@@ -165,14 +166,18 @@ __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Fact
         Slots<PLAIN, T, C> slots[BATCHES];
 #pragma unroll
         for (u32 b = 0; b < BATCHES; ++b)
-            by_l2_share(piece, l2_shares, [&](auto in_l2) { slots[b].template take<decltype(in_l2)::value>(a, batch + b, lane); });
+            by_l2_share(piece, l2_shares, [&](auto in_l2) {
+                slots[b].template take<decltype(in_l2)::value>(a, batch + b, lane);
+            });
 #pragma unroll
         for (u32 b = 0; b < BATCHES; ++b) sum_batch(slots[b], factor, open, part, a.targets, sums, lane);
     } else {
 #pragma unroll 1
         for (u32 b = 0; b < BATCHES; ++b) {
             Slots<PLAIN, T, C> slots;
-            by_l2_share(piece, l2_shares, [&](auto in_l2) { slots.template take<decltype(in_l2)::value>(a, batch + b, lane); });
+            by_l2_share(piece, l2_shares, [&](auto in_l2) {
+                slots.template take<decltype(in_l2)::value>(a, batch + b, lane);
+            });
             sum_batch(slots, factor, open, part, a.targets, sums, lane);
         }
     }
@@ -203,8 +208,9 @@ extern __shared__ float4 dynamic_shared[];
 // Sums all pieces with x in shared memory. All blocks have equally many pieces, and the warps of a
 // block take them one after the other.
 template <bool PLAIN, typename T>
-__device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles, const T *__restrict__ x,
-                                            const Sums<T> &sums, u32 l2_shares) {
+__device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles,
+                                            const T *__restrict__ x, const Sums<T> &sums,
+                                            u32 l2_shares) {
     // On an H200, loading ahead makes f32 a twentieth faster and f64 a twentieth slower.
     constexpr bool AHEAD = sizeof(T) == 4;
     __shared__ u32 next;
@@ -233,8 +239,9 @@ __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces,
 // Sums a piece per warp, with x in global memory: for GPUs whose blocks have less shared memory
 // than the windows need.
 template <bool PLAIN, typename T>
-__device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles, const T *__restrict__ x,
-                                         const Sums<T> &sums, u32 l2_shares) {
+__device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles,
+                                         const T *__restrict__ x, const Sums<T> &sums,
+                                         u32 l2_shares) {
     u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (piece >= pieces) return;
     const T *window = x + tiles.windows[tiles.of_piece(piece)].x;
@@ -243,7 +250,9 @@ __device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, co
 
 // The same for 32-bit columns, without windows.
 template <bool PLAIN, typename T>
-__device__ __forceinline__ void sum_far(const Pieces<T, u32> &a, u32 pieces, const T *__restrict__ x, const Sums<T> &sums, u32 l2_shares) {
+__device__ __forceinline__ void sum_far(const Pieces<T, u32> &a, u32 pieces,
+                                        const T *__restrict__ x, const Sums<T> &sums,
+                                        u32 l2_shares) {
     u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (piece >= pieces) return;
     sum_piece<PLAIN, false>(a, piece, [=](u32 col) { return __ldg(x + col); }, sums, l2_shares);

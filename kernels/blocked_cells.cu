@@ -7,8 +7,8 @@
 constexpr u32 NO_COLUMN = ~0u;
 
 // Columns of the first and of the last entry of every row: the least and the largest one if the row
-// is sorted. Subtracts from `descents` the entries counted by blocked_cells_descents that begin a
-// row, where the column may fall.
+// is sorted. Subtracts from `descents` the row starts among them: a smaller column at a row start is
+// no descent.
 KERNEL(blocked_cells_spans)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, uint2 *spans, u64 *descents) {
     u64 row = thread_id();
     bool falls = false;
@@ -44,9 +44,9 @@ KERNEL(blocked_cells_unsorted_spans)(const u64 *row_ptr, const u32 *col_idx, u32
         most = max(most, col);
     }
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2) {
-        least = min(least, __shfl_xor_sync(ALL_LANES, least, apart));
-        most = max(most, __shfl_xor_sync(ALL_LANES, most, apart));
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2) {
+        least = min(least, __shfl_xor_sync(ALL_LANES, least, offset));
+        most = max(most, __shfl_xor_sync(ALL_LANES, most, offset));
     }
     if (lane_id() == 0) spans[row] = make_uint2(least, most);
 }
@@ -64,12 +64,17 @@ struct ColumnSpan {
     u32 least;
     u32 most;
 
-    __device__ __forceinline__ ColumnSpan with(ColumnSpan other) const { return {min(least, other.least), max(most, other.most)}; }
+    __device__ __forceinline__ ColumnSpan with(ColumnSpan other) const {
+        return {min(least, other.least), max(most, other.most)};
+    }
     // Number of columns, from the aligned start of the first window on.
-    __device__ __forceinline__ u64 columns() const { return least > most ? 0 : u64(most) + 1 - least / PANEL_ALIGN * PANEL_ALIGN; }
+    __device__ __forceinline__ u64 columns() const {
+        return least > most ? 0 : u64(most) + 1 - least / PANEL_ALIGN * PANEL_ALIGN;
+    }
 };
 
-KERNEL_OF(blocked_cells_panels, PANEL_THREADS, 1)(const u64 *row_ptr, const uint2 *spans, u32 nrows, u32 widest, uint4 *panels, u32 *count) {
+KERNEL_OF(blocked_cells_panels, PANEL_THREADS, 1)(const u64 *row_ptr, const uint2 *spans, u32 nrows,
+                                                  u32 widest, uint4 *panels, u32 *count) {
     __shared__ ColumnSpan of_warp[PANEL_WARPS];
     __shared__ u32 stop;
     const ColumnSpan nothing{NO_COLUMN, 0};
@@ -89,9 +94,9 @@ KERNEL_OF(blocked_cells_panels, PANEL_THREADS, 1)(const u64 *row_ptr, const uint
         // Exclusive scan over the threads, after the carry of earlier rows of the panel.
         ColumnSpan sum = own;
 #pragma unroll
-        for (u32 apart = 1; apart < WARP; apart *= 2) {
-            ColumnSpan other{__shfl_up_sync(ALL_LANES, sum.least, apart), __shfl_up_sync(ALL_LANES, sum.most, apart)};
-            if (lane_id() >= apart) sum = sum.with(other);
+        for (u32 offset = 1; offset < WARP; offset *= 2) {
+            ColumnSpan other{__shfl_up_sync(ALL_LANES, sum.least, offset), __shfl_up_sync(ALL_LANES, sum.most, offset)};
+            if (lane_id() >= offset) sum = sum.with(other);
         }
         __syncthreads();
         if (lane_id() == WARP - 1) of_warp[threadIdx.x / WARP] = sum;
@@ -139,7 +144,8 @@ KERNEL_OF(blocked_cells_panels, PANEL_THREADS, 1)(const u64 *row_ptr, const uint
 
 // Number of entries and of runs of every cell, and in `firsts` of the entries before it in its row,
 // if rows are sorted.
-KERNEL(blocked_cells_sorted)(const u64 *row_ptr, const u32 *col_idx, const Tile *tiles, u32 count, u32 cells, u32 *firsts, u64 *numbers) {
+KERNEL(blocked_cells_sorted)(const u64 *row_ptr, const u32 *col_idx, const Tile *tiles, u32 count,
+                             u32 cells, u32 *firsts, u64 *numbers) {
     u64 i = thread_id();
     if (i >= cells) return;
     Tile tile = tiles[first_of(0u, count, [=](u32 t) { return tiles[t].first_cell > i; }) - 1];
@@ -157,7 +163,8 @@ KERNEL(blocked_cells_sorted)(const u64 *row_ptr, const u32 *col_idx, const Tile 
 // Calls `visit(cell, position in the row, lanes with an entry in the same cell)` for every entry of
 // a row, with a warp.
 template <typename Visit>
-__device__ __forceinline__ void visit_entries(const u64 *row_ptr, const u32 *col_idx, const PanelTiles *panels, u32 count,
+__device__ __forceinline__ void visit_entries(const u64 *row_ptr, const u32 *col_idx,
+                                              const PanelTiles *panels, u32 count,
                                               const Tile *tiles, u32 row, Visit visit) {
     PanelTiles panel = panel_of(panels, count, row);
     if (panel.windows == 0) return;
@@ -176,8 +183,8 @@ __device__ __forceinline__ void visit_entries(const u64 *row_ptr, const u32 *col
 }
 
 // Adds the number of entries of every cell to the upper half of its number.
-KERNEL(blocked_cells_count)(const u64 *row_ptr, const u32 *col_idx, const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows,
-                           u64 *numbers) {
+KERNEL(blocked_cells_count)(const u64 *row_ptr, const u32 *col_idx, const PanelTiles *panels,
+                            u32 count, const Tile *tiles, u32 nrows, u64 *numbers) {
     u64 row = thread_id() / WARP;
     if (row >= nrows) return;
     visit_entries(row_ptr, col_idx, panels, count, tiles, u32(row), [=](u32 cell, u32, u32 same) {
@@ -187,7 +194,8 @@ KERNEL(blocked_cells_count)(const u64 *row_ptr, const u32 *col_idx, const PanelT
 
 // Number of entries of a row before each of its cells, in `firsts` and `next`, and number of runs
 // of every cell.
-KERNEL(blocked_cells_firsts)(const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows, u64 *numbers, u32 *firsts, u32 *next) {
+KERNEL(blocked_cells_firsts)(const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows,
+                             u64 *numbers, u32 *firsts, u32 *next) {
     u64 row = thread_id();
     if (row >= nrows) return;
     PanelTiles panel = panel_of(panels, count, row);
@@ -203,8 +211,8 @@ KERNEL(blocked_cells_firsts)(const PanelTiles *panels, u32 count, const Tile *ti
 
 // Positions of entries in their row, sorted by cell. `next` is the place in the row of the next
 // entry of each cell.
-KERNEL(blocked_cells_order)(const u64 *row_ptr, const u32 *col_idx, const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows,
-                           u32 *next, u32 *order) {
+KERNEL(blocked_cells_order)(const u64 *row_ptr, const u32 *col_idx, const PanelTiles *panels,
+                            u32 count, const Tile *tiles, u32 nrows, u32 *next, u32 *order) {
     u64 row = thread_id() / WARP;
     if (row >= nrows) return;
     u64 start = row_ptr[row];
@@ -296,7 +304,8 @@ KERNEL(blocked_cells_hot_masks)(const u32 *col_idx, u64 nnz, const u32 *places, 
 
 // Number of entries and of runs of every cell of a class: the cell of a row has all its entries of
 // the class.
-KERNEL(blocked_cells_classes)(const u64 *row_ptr, u32 nrows, const u32 *masks, const u64 *before, u64 nnz, u32 hot, u64 *numbers) {
+KERNEL(blocked_cells_classes)(const u64 *row_ptr, u32 nrows, const u32 *masks, const u64 *before,
+                              u64 nnz, u32 hot, u64 *numbers) {
     u64 row = thread_id();
     if (row >= nrows) return;
     Class entries{masks, before, nnz, hot != 0};
@@ -306,7 +315,8 @@ KERNEL(blocked_cells_classes)(const u64 *row_ptr, u32 nrows, const u32 *masks, c
 
 // Positions of entries in their row, first of the hot ones and then of the others, with a warp per
 // row.
-KERNEL(blocked_cells_hot_order)(const u64 *row_ptr, u32 nrows, const u32 *masks, const u64 *before, u64 nnz, u32 *order) {
+KERNEL(blocked_cells_hot_order)(const u64 *row_ptr, u32 nrows, const u32 *masks, const u64 *before,
+                                u64 nnz, u32 *order) {
     u64 row = thread_id() / WARP;
     if (row >= nrows) return;
     Class hot{masks, before, nnz, true};

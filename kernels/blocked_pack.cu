@@ -20,14 +20,17 @@ KERNEL(blocked_pack_pieces)(const Tile *tiles, u32 count, const u64 *before, u32
     if (piece >= pieces) return;
     Tile tile = tile_of(tiles, count, piece);
     u32 entry = tile.first_entry + (u32(piece) - tile.first_piece) * PIECE_SLOTS;
-    u32 cell = first_of(tile.first_cell, tile.first_cell + tile.rows, [=](u32 i) { return entries_of(before[i]) >= entry; });
+    u32 cell = first_of(tile.first_cell, tile.first_cell + tile.rows, [=](u32 i) {
+        return entries_of(before[i]) >= entry;
+    });
     cells[piece] = cell;
     cuts[piece] = entries_of(before[cell]) > entry;
 }
 
 // Number of parts before every piece, and of all: the runs that begin before it, which are `all` in
 // the end, and in `cuts` the earlier pieces that a run continues in.
-KERNEL(blocked_pack_piece_ptr)(const u64 *before, const u32 *cells, const u64 *cuts, u32 pieces, u32 all, u32 *piece_ptr) {
+KERNEL(blocked_pack_piece_ptr)(const u64 *before, const u32 *cells, const u64 *cuts, u32 pieces,
+                               u32 all, u32 *piece_ptr) {
     u64 piece = thread_id();
     if (piece <= pieces) piece_ptr[piece] = (piece < pieces ? runs_of(before[cells[piece]]) : all) + u32(cuts[piece]);
 }
@@ -35,19 +38,23 @@ KERNEL(blocked_pack_piece_ptr)(const u64 *before, const u32 *cells, const u64 *c
 // Calls `visit(cell, first piece, last piece)` for the runs of a row. A run has a part in each of
 // these pieces.
 template <typename Visit>
-__device__ __forceinline__ void visit_runs(const PanelTiles *panels, u32 count, const Tile *tiles, const u64 *before, u32 row,
-                                           Visit visit) {
+__device__ __forceinline__ void visit_runs(const PanelTiles *panels, u32 count, const Tile *tiles,
+                                           const u64 *before, u32 row, Visit visit) {
     PanelTiles panel = panel_of(panels, count, row);
     for (u32 window = 0; window < panel.windows; ++window) {
         const Tile &tile = tiles[panel.first_tile + window];
         u32 cell = tile.first_cell + (row - tile.first_row);
-        u32 start = entries_of(before[cell]) - tile.first_entry, end = entries_of(before[cell + 1ull]) - tile.first_entry;
-        if (end > start) visit(cell, tile.first_piece + start / PIECE_SLOTS, tile.first_piece + (end - 1) / PIECE_SLOTS);
+        u32 start = entries_of(before[cell]) - tile.first_entry,
+            end = entries_of(before[cell + 1ull]) - tile.first_entry;
+        if (end > start)
+            visit(cell, tile.first_piece + start / PIECE_SLOTS,
+                  tile.first_piece + (end - 1) / PIECE_SLOTS);
     }
 }
 
 // Adds the number of parts of every row to `parts`.
-KERNEL(blocked_pack_parts)(const PanelTiles *panels, u32 count, const Tile *tiles, const u64 *before, u32 nrows, u32 *parts) {
+KERNEL(blocked_pack_parts)(const PanelTiles *panels, u32 count, const Tile *tiles,
+                           const u64 *before, u32 nrows, u32 *parts) {
     u64 row = thread_id();
     if (row >= nrows) return;
     u32 all = parts[row];
@@ -82,8 +89,9 @@ KERNEL(blocked_pack_rows)(u32 *parts, u32 nrows, const u64 *before, u32 *split_r
 
 // Assigns consecutive targets to the parts of every row, from `next` on, and adds their number to
 // `next`.
-KERNEL(blocked_pack_targets)(const PanelTiles *panels, u32 count, const Tile *tiles, const u64 *before, u32 nrows, const u32 *piece_ptr,
-                             const u64 *cuts, u32 *next, u32 *targets) {
+KERNEL(blocked_pack_targets)(const PanelTiles *panels, u32 count, const Tile *tiles,
+                             const u64 *before, u32 nrows, const u32 *piece_ptr, const u64 *cuts,
+                             u32 *next, u32 *targets) {
     u64 row = thread_id();
     if (row >= nrows) return;
     u32 target = next[row];
@@ -142,8 +150,9 @@ __device__ __forceinline__ void put(N *to, u64 batch, const N (&own)[LANE_SLOTS]
 // the matrix of an entry of a cell, and `column(tile, col)` the number of its column in the tile.
 // Values are not stored if `stored` is null.
 template <typename B, typename C, typename Locate, typename Column>
-__device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const Tile *tiles, u32 count, const u64 *before, u32 pieces,
-                                     void *cols, B *stored, u16 *flags, Locate locate, Column column) {
+__device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const Tile *tiles,
+                                     u32 count, const u64 *before, u32 pieces, void *cols,
+                                     B *stored, u16 *flags, Locate locate, Column column) {
     u64 batch = thread_id() / WARP;
     if (batch >= u64(pieces) * BATCHES) return;
     u32 piece = u32(batch / BATCHES);
@@ -174,9 +183,9 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
     if (stored) put(stored, batch, own_values);
     u32 earlier = __popc(ends);
 #pragma unroll
-    for (u32 apart = 1; apart < WARP; apart *= 2) {
-        u32 other = __shfl_up_sync(ALL_LANES, earlier, apart);
-        if (lane_id() >= apart) earlier += other;
+    for (u32 offset = 1; offset < WARP; offset *= 2) {
+        u32 other = __shfl_up_sync(ALL_LANES, earlier, offset);
+        if (lane_id() >= offset) earlier += other;
     }
     flags[batch * WARP + lane_id()] = u16(ends | (earlier - __popc(ends)) << LANE_SLOTS);
 }

@@ -10,9 +10,6 @@
 
 using namespace blocked;
 
-// In place of the number of a column among the hot ones: it is not hot.
-constexpr u32 COLD = ~0u;
-
 // A tile of `rows` rows from `first_row` and `width` columns from `first_col` on, with its first
 // cell, entry and piece, which are counted over all tiles.
 struct Tile {

@@ -1,4 +1,4 @@
-// Device code shared by all kernels. Every kernel file includes this header before any other.
+// Device code shared by all kernels. Every kernel file includes it first.
 //
 // Conventions. A kernel is a template over its scalar T, and over the row offset O if there is one.
 // Its instances are the entry points, with plain names that contain their types:
@@ -144,9 +144,9 @@ __device__ __forceinline__ Before block_scan(u64 value) {
     __shared__ u64 sums[WARPS];
     u64 sum = value;
 #pragma unroll
-    for (u32 apart = 1; apart < WARP; apart *= 2) {
-        u64 other = __shfl_up_sync(ALL_LANES, sum, apart);
-        if (lane_id() >= apart) sum += other;
+    for (u32 offset = 1; offset < WARP; offset *= 2) {
+        u64 other = __shfl_up_sync(ALL_LANES, sum, offset);
+        if (lane_id() >= offset) sum += other;
     }
     // Protects the results of an earlier call.
     __syncthreads();
@@ -161,7 +161,9 @@ __device__ __forceinline__ Before block_scan(u64 value) {
 }
 
 // First slot of the search for a value in a hash table: `ValueSet` in src/analysis/value_set.rs.
-__device__ __forceinline__ u32 value_slot(u64 bits) { return u32(bits * 0x9e3779b97f4a7c15ull >> 54); }
+__device__ __forceinline__ u32 value_slot(u64 bits) {
+    return u32(bits * analysis::SPREAD >> (64 - analysis::VALUE_SLOT_BITS));
+}
 
 // Products are made in batches: all loads of one kind are issued before their first result is used,
 // and none of them is predicated, since predicated loads would be issued one after the other.
@@ -173,9 +175,9 @@ struct XView {
     u32 ncols;
 };
 
-// `sum` plus the products of N slots, the u-th at `at(u)`. If GUARDED, slots may be padding, which
+// `sum` plus the products of N slots, the u-th at `at(u)`. If MASKED, slots may be padding, which
 // is not multiplied.
-template <bool IN_L2, u32 N, bool GUARDED, typename T, typename At>
+template <bool IN_L2, u32 N, bool MASKED, typename T, typename At>
 __device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, XView<T> x, At at) {
     u32 col[N];
     T value[N], factor[N];
@@ -186,10 +188,10 @@ __device__ __forceinline__ T add_slots(T sum, const u32 *cols, const T *values, 
     }
     // Padding loads x at the last column: PADDING is larger than all columns.
 #pragma unroll
-    for (u32 u = 0; u < N; ++u) factor[u] = __ldg(x.x + (GUARDED ? min(col[u], x.ncols - 1) : col[u]));
+    for (u32 u = 0; u < N; ++u) factor[u] = __ldg(x.x + (MASKED ? min(col[u], x.ncols - 1) : col[u]));
 #pragma unroll
     for (u32 u = 0; u < N; ++u)
-        if (!GUARDED || col[u] != PADDING) sum += value[u] * factor[u];
+        if (!MASKED || col[u] != PADDING) sum += value[u] * factor[u];
     return sum;
 }
 
@@ -227,7 +229,8 @@ __device__ __forceinline__ T add_rest(u64 count, T sum, const u32 *cols, const T
 // Sum of `width` slots of one row from `at` on, with stride `stride`. The first `full` hold
 // entries, the others may be padding. Fast if both are uniform across the warp.
 template <bool IN_L2, typename T>
-__device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, XView<T> x, u64 at, u64 stride, u64 full, u64 width) {
+__device__ __forceinline__ T sum_slots(const u32 *cols, const T *values, XView<T> x, u64 at,
+                                       u64 stride, u64 full, u64 width) {
     T sum = 0;
     u64 k = 0;
 #pragma unroll 1
@@ -257,8 +260,8 @@ __device__ __forceinline__ T sum_entries(const u32 *cols, const T *values, const
 template <typename T>
 __device__ __forceinline__ T subwarp_sum(T sum, u32 lanes) {
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2)
-        if (apart < lanes) sum += __shfl_xor_sync(ALL_LANES, sum, apart);
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2)
+        if (offset < lanes) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
     return sum;
 }
 
@@ -382,9 +385,9 @@ __device__ __forceinline__ T block_segmented_carry(T open, bool has_end) {
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
     u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
 #pragma unroll
-    for (u32 apart = 1; apart < WARP; apart *= 2) {
-        T other = __shfl_up_sync(ALL_LANES, open, apart);
-        if (lane >= start + apart) open += other;
+    for (u32 offset = 1; offset < WARP; offset *= 2) {
+        T other = __shfl_up_sync(ALL_LANES, open, offset);
+        if (lane >= start + offset) open += other;
     }
     if (lane == WARP - 1) {
         warp_open[warp] = open;

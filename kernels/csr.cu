@@ -144,7 +144,9 @@ constexpr u32 FEW_ENDS = 2;
 // Sums a chunk with few row ends. The u-th product of a thread is at `at(u)`, and segment i ends
 // before `row_ends[i]`.
 template <u32 RUN, typename T, typename At, typename Epilogue>
-__device__ __forceinline__ void sum_by_block(const T (&product)[RUN], u32 begin, u32 end, const u32 *row_ends, ChunkOutput<T, Epilogue> sums, At at) {
+__device__ __forceinline__ void sum_by_block(const T (&product)[RUN], u32 begin, u32 end,
+                                             const u32 *row_ends, ChunkOutput<T, Epilogue> sums,
+                                             At at) {
     __shared__ T warp_sums[FEW_ENDS + 1][WARPS];
     for (u32 i = 0; i <= sums.ends; ++i) {
         u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.ends ? end : row_ends[i];
@@ -273,9 +275,12 @@ constexpr u32 ROWS_AHEAD = 2;
 // of contiguous columns then touch an eighth of the sectors. `striped` in
 // src/formats/csr/chunks.rs.
 template <u32 RUN, bool STRIPED, typename T, typename O, typename Epilogue>
-__device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
-                                               const T *__restrict__ values, const Chunk *__restrict__ chunks, u32 nrows,
-                                               u64 nnz, const T *__restrict__ x, Epilogue y, u64 *parts, u32 l2_shares) {
+__device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
+                                               const u32 *__restrict__ cols,
+                                               const T *__restrict__ values,
+                                               const Chunk *__restrict__ chunks, u32 nrows, u64 nnz,
+                                               const T *__restrict__ x, Epilogue y, u64 *parts,
+                                               u32 l2_shares) {
     // Capacity of a block in entries and row ends, and distance between two cuts. The rest is for
     // cuts that move back, and for loads of four entries that begin up to three early. `Cutting` in
     // src/formats/csr/chunks.rs.
@@ -289,7 +294,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr, co
     u64 cut = u64(blockIdx.x) * SPACING;
     u64 first = cut - chunk.moved - chunk.row;
     u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
-    ChunkOutput<T, Epilogue> sums = {y, chunk.row, next.row - chunk.row, chunk.first != blockIdx.x, next.first != blockIdx.x + 1,
+    ChunkOutput<T, Epilogue> sums = {y, chunk.row, next.row - chunk.row, chunk.first != blockIdx.x,
+                                     next.first != blockIdx.x + 1,
                                      &head, parts + u64(blockIdx.x) * PART_WORDS<T>};
     // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
     // `skipped` to `count`.

@@ -82,7 +82,8 @@ INSTANCES(f64, double)
 // bit for every diagonal of an entry in the first ascending run of its row, and the hash table
 // `later` a key for every run and diagonal of the others. Ends early beyond `most`; the table has
 // twice as many slots.
-KERNEL(dia_diagonals)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 most, u32 *occupied, u64 *later, u64 slots, u64 *found) {
+KERNEL(dia_diagonals)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 most, u32 *occupied,
+                      u64 *later, u64 slots, u64 *found) {
     u64 row = thread_id();
     if (row >= nrows || *reinterpret_cast<volatile u64 *>(found) > most) return;
     u32 before = 0, count = 0;
@@ -98,10 +99,11 @@ KERNEL(dia_diagonals)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 most, 
             if (*reinterpret_cast<volatile u32 *>(word) & bit) continue;
             if (!(atomicOr(word, bit) & bit)) ++count;
         } else {
-            u64 key = run << 33 | diagonal, slot = (key * 0x9e3779b97f4a7c15ull >> 20) % slots;
+            u64 key = run << 33 | diagonal, slot = (key * analysis::SPREAD >> 20) % slots;
             u64 other = 1, tries = 0;
             // Full of other keys: there are too many diagonals.
-            for (; tries < slots && other != 0 && other != key; ++tries, slot = (slot + 1) % slots) other = atomicCAS(later + slot, 0ull, key);
+            for (; tries < slots && other != 0 && other != key; ++tries, slot = (slot + 1) % slots)
+                other = atomicCAS(later + slot, 0ull, key);
             count += other == 0;
             if (tries == slots && other != 0 && other != key) count = u32(min(most + 1, u64(ALL_LANES)));
         }

@@ -6,8 +6,10 @@
 
 // One thread per row. Every row has at least `full` entries.
 template <bool IN_L2, typename T, typename Epilogue>
-__device__ __forceinline__ void rows_padded(const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows, u32 ncols,
-                                            u32 full, u32 width, const T *__restrict__ x, Epilogue y) {
+__device__ __forceinline__ void rows_padded(const u32 *__restrict__ cols,
+                                            const T *__restrict__ values, u32 nrows, u32 ncols,
+                                            u32 full, u32 width, const T *__restrict__ x,
+                                            Epilogue y) {
     u64 row = thread_id();
     if (row < nrows) y.store(row, sum_slots<IN_L2>(cols, values, XView<T>{x, ncols}, row, nrows, full, width));
 }

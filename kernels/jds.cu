@@ -77,7 +77,8 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
         }
         // Diagonals never get longer.
         if (!reached[0]) break;
-        sum = add_wanted<IN_L2, N>(sum, cols, values, x, [&](u32 u) { return at[u]; }, [&](u32 u) { return reached[u]; });
+        sum = add_wanted<IN_L2, N>(sum, cols, values, x, [&](u32 u) { return at[u]; },
+                                   [&](u32 u) { return reached[u]; });
     }
     y.store(row, sum);
 }

@@ -7,8 +7,8 @@ using namespace formats;
 // For every slice of `c` rows, with a warp per slice, the length of its longest row in multiples of
 // `part`, rounded up, times `factor`. Unless they are null, in `full` the length of its shortest
 // row, 0 if the slice lacks rows, and in `lengths` that of every row.
-KERNEL(pack_rows_widths)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 c, u32 part, u32 factor, u64 *widths, u32 *full,
-                         u32 *lengths) {
+KERNEL(pack_rows_widths)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 c, u32 part,
+                         u32 factor, u64 *widths, u32 *full, u32 *lengths) {
     u64 slice = thread_id() / WARP, first = slice * c, end = first + c;
     if (first >= nrows) return;
     Rows rows{row_ptr, perm, nrows, ALL_LANES};
@@ -71,9 +71,11 @@ __device__ __forceinline__ void visit_entries(const u32 *cols, const B *values, 
 // every 32 rows, and of all. With `c` the rows are in slices of `c`, and `table` has the first slot
 // of each; with `sections` it has that many sections; with neither the beginnings of the diagonals.
 template <typename B>
-__device__ __forceinline__ void copy_entries(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows,
-                                             const u64 *before, u32 slices, const u64 *table, u32 sections, u32 c, u32 *cols,
-                                             B *stored, u32 cut, const u64 *before_tail, u32 *tail_rows, u32 *tail_cols,
+__device__ __forceinline__ void copy_entries(const u64 *row_ptr, const u32 *col_idx,
+                                             const B *values, const u32 *perm, u32 nrows,
+                                             const u64 *before, u32 slices, const u64 *table,
+                                             u32 sections, u32 c, u32 *cols, B *stored, u32 cut,
+                                             const u64 *before_tail, u32 *tail_rows, u32 *tail_cols,
                                              B *tail_values) {
     u64 part = thread_id() / WARP;
     if (part >= before[slices]) return;
@@ -90,23 +92,25 @@ __device__ __forceinline__ void copy_entries(const u64 *row_ptr, const u32 *col_
         stored[slot] = value;
     };
     if (c == 0 && sections == 0) {
-        visit_entries(col_idx, values, from, end, [=](u64 k, u32 col, B value) { store(table[k] + place, col, value); });
+        visit_entries(col_idx, values, from, end, [=](u64 k, u32 col, B value) {
+            store(table[k] + place, col, value);
+        });
     } else {
-        u64 first, apart;
+        u64 first, stride;
         if (c > 0) {
             first = table[place / c] + place % c;
-            apart = c;
+            stride = c;
         } else {
             const Section *all = reinterpret_cast<const Section *>(table);
             const Section &own = all[first_of(0u, sections, [=](u32 s) { return all[s].first_row > place; }) - 1];
             first = own.start + (place - own.first_row);
-            apart = own.rows;
+            stride = own.rows;
         }
-        u64 slot = first + from * apart;
+        u64 slot = first + from * stride;
         // A product for every entry of a batch would take too many registers.
         visit_entries(col_idx, values, from, end, [&](u64, u32 col, B value) {
             store(slot, col, value);
-            slot += apart;
+            slot += stride;
         });
     }
     if (to <= cut) return;

@@ -1,4 +1,4 @@
-// Device code shared by the kernels that pack matrices. Included at the end of common.cuh.
+// Device code shared by the kernels that pack matrices.
 
 #pragma once
 
@@ -32,7 +32,8 @@ struct Rows {
 template <typename Combine>
 __device__ __forceinline__ u32 lanes_combine(u32 value, Combine combine) {
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2) value = combine(value, __shfl_xor_sync(ALL_LANES, value, apart));
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2)
+        value = combine(value, __shfl_xor_sync(ALL_LANES, value, offset));
     return value;
 }
 __device__ __forceinline__ u32 lanes_min(u32 value) {

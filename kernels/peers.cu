@@ -55,8 +55,9 @@ __device__ __forceinline__ void send(const T *x, const u32 *elements, u32 count,
 // that boundary rows use, of which the first is used element `own_place`. The elements are in their
 // order, or at `places`.
 template <typename T>
-__device__ __forceinline__ void receive(T *used, const T *x, const u32 *own, u64 own_count, u64 own_place, const u32 *places,
-                                        const T *inbox, u64 received, u32 count, const u32 *flags, u32 neighbours,
+__device__ __forceinline__ void receive(T *used, const T *x, const u32 *own, u64 own_count,
+                                        u64 own_place, const u32 *places, const T *inbox,
+                                        u64 received, u32 count, const u32 *flags, u32 neighbours,
                                         ExchangeState state, Waits waits) {
     wait_for_previous_launch();
     trigger_next_launch();

@@ -66,14 +66,22 @@
 
 // SpMM with packed SELL. Where registers suffice, more blocks hide more of the latency of gathers.
 #if IS_TURING
-#define SEVERAL_BLOCKS 3
+#define SPMM_BLOCKS 3
 #else
-#define SEVERAL_BLOCKS 4
+#define SPMM_BLOCKS 4
 #endif
 #if ARCHITECTURE == 900
-#define MANY_BLOCKS 5
+#define SPMM_BLOCKS_GROUPED 5
 #else
-#define MANY_BLOCKS SEVERAL_BLOCKS
+#define SPMM_BLOCKS_GROUPED SPMM_BLOCKS
+#endif
+
+// Fused passes whose sums several GPUs share; no block waits for another of its launch. With three,
+// those for sm_120 spill up to 60 bytes.
+#if HAS_SM_120
+#define PEER_BLOCKS 2
+#else
+#define PEER_BLOCKS fused::COMBINE_BLOCKS
 #endif
 
 // Cache blocks that gather from global memory: 40 or 48 registers per thread, 64 on Turing.

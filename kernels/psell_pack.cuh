@@ -1,8 +1,10 @@
 // Packing on a GPU from CSR arrays in its memory: device code shared by psell_pack_rows.cu and
-// psell_pack_slices.cu. Included after common.cuh and psell_spmv.cuh. The result is bitwise that of
-// src/formats/psell on the host, which documents the layout.
+// psell_pack_slices.cu. The result is bitwise that of src/formats/psell on the host, which documents
+// the layout.
 
 #pragma once
+
+#include "psell_spmv.cuh"
 
 // Row of a lane in its slice. Empty if the lane has no row, or a long one.
 struct Lane {

@@ -1,7 +1,6 @@
 // Packing on a GPU: long rows.
 
 #include "common.cuh"
-#include "psell_spmv.cuh"
 #include "psell_pack.cuh"
 
 constexpr u32 LONG_TILE = SCANNED * BLOCK;
@@ -35,11 +34,14 @@ KERNEL(pack_long_count)(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
     LongRowCounts own;
     visit_long_rows({row_ptr, nullptr, nrows, limit}, [&](u32, u64 len) { own.add(len); });
     u64 all[] = {block_scan(own.rows).all, block_scan(own.pieces).all, block_scan(own.entries).all};
-    if (threadIdx.x < 3) sums[threadIdx.x * gridDim.x + blockIdx.x] = threadIdx.x == 0 ? all[0] : threadIdx.x == 1 ? all[1] : all[2];
+    if (threadIdx.x < 3)
+        sums[threadIdx.x * gridDim.x + blockIdx.x] =
+            threadIdx.x == 0 ? all[0] : threadIdx.x == 1 ? all[1] : all[2];
 }
 
 // Number, first piece and first entry of every long row. `sums` are the prefix sums over the tiles.
-KERNEL(pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums, u32 *long_rows, u32 *firsts, u64 *begins) {
+KERNEL(pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums, u32 *long_rows,
+                       u32 *firsts, u64 *begins) {
     Rows rows{row_ptr, nullptr, nrows, limit};
     LongRowCounts own;
     visit_long_rows(rows, [&](u32, u64 len) { own.add(len); });
@@ -56,7 +58,8 @@ KERNEL(pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums
 }
 
 // Writes the pieces, with one warp per long row.
-KERNEL(pack_long_pieces)(const u64 *row_ptr, const u32 *long_rows, const u32 *firsts, const u64 *begins, u32 count, Piece *pieces) {
+KERNEL(pack_long_pieces)(const u64 *row_ptr, const u32 *long_rows, const u32 *firsts,
+                         const u64 *begins, u32 count, Piece *pieces) {
     u64 r = thread_id() / WARP;
     if (r >= count) return;
     u32 row = long_rows[r], first = firsts[r];
@@ -70,7 +73,8 @@ KERNEL(pack_long_pieces)(const u64 *row_ptr, const u32 *long_rows, const u32 *fi
 
 // Copies the entries of the long rows, with one warp per piece.
 template <typename B>
-__device__ __forceinline__ void long_entries(const u64 *row_ptr, const u32 *col_idx, const B *values, const Piece *pieces, u32 count,
+__device__ __forceinline__ void long_entries(const u64 *row_ptr, const u32 *col_idx,
+                                             const B *values, const Piece *pieces, u32 count,
                                              u32 *cols, Sink<B> sink) {
     u64 p = thread_id() / WARP;
     if (p >= count) return;

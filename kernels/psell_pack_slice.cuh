@@ -1,7 +1,8 @@
 // Packing on a GPU: work of a warp on a slice, or on a part of a wide slice, with one row per lane.
-// Included after psell_pack.cuh.
 
 #pragma once
+
+#include "psell_pack.cuh"
 
 // Sign bit. Inverting it gives deltas the order of unsigned numbers.
 constexpr u32 SIGN = 0x80000000;
@@ -18,7 +19,9 @@ struct Shape {
     static __device__ __forceinline__ Shape of(u32 bits) {
         return {bits & 3, (bits >> 2 & 3) + 1, bits >> 4 & MAX_WIDTH, bits >> (4 + WIDTH_BITS)};
     }
-    __device__ __forceinline__ u32 bits() const { return kind | (run - 1) << 2 | full << 4 | width << (4 + WIDTH_BITS); }
+    __device__ __forceinline__ u32 bits() const {
+        return kind | (run - 1) << 2 | full << 4 | width << (4 + WIDTH_BITS);
+    }
 };
 
 // Calls `visit(delta, mask)` for the slots of a slice whose rows have strictly ascending columns,
@@ -75,7 +78,8 @@ struct Survey {
     bool twos;
     bool threes;
 
-    __device__ __forceinline__ Survey(const u32 *cols, u32 len, u32 from, u32 to) : twos(len % 2 == 0), threes(len % 3 == 0) {
+    __device__ __forceinline__ Survey(const u32 *cols, u32 len, u32 from, u32 to)
+        : twos(len % 2 == 0), threes(len % 3 == 0) {
         u32 before = from > 0 && from < to ? __ldg(cols + from - 1) : 0, third = 0;
 #pragma unroll 4
         for (u32 k = from; k < to; ++k) {
@@ -136,7 +140,7 @@ struct Slots {
     u64 hash = 0;
 
     __device__ __forceinline__ void mix(u64 word) {
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+        hash = (hash ^ word) * analysis::SPREAD;
         hash ^= hash >> 29;
     }
     __device__ __forceinline__ void add(int delta, u32 mask) {
@@ -190,7 +194,8 @@ __device__ __forceinline__ Lane slots_of_part(const Lane &own, const u32 *cols, 
 
 // Writes slots of a slice to its index, after `full_before` slots of all lanes and `partial_before`
 // others.
-__device__ __forceinline__ void put_slots(const Lane &own, const u32 *cols, Shape shape, u8 *index, u32 full_before, u32 partial_before) {
+__device__ __forceinline__ void put_slots(const Lane &own, const u32 *cols, Shape shape, u8 *index,
+                                          u32 full_before, u32 partial_before) {
     u32 *full = reinterpret_cast<u32 *>(index), *partial = full + padded(shape.full) + partial_before;
     u32 *masks = partial + padded(shape.width - shape.full);
     full += full_before;
@@ -224,8 +229,9 @@ struct Cut {
 // Writes the values of a diagonal slice between two cuts. Returns false if its slots differ from
 // those of its index.
 template <typename B>
-__device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, const B *values, Shape shape, const u8 *index, u32 group,
-                                             u64 first, Sink<B> sink, Cut from, Cut to, u32 single) {
+__device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, const B *values,
+                                             Shape shape, const u8 *index, u32 group, u64 first,
+                                             Sink<B> sink, Cut from, Cut to, u32 single) {
     const int *full = reinterpret_cast<const int *>(index);
     const int *partial = full + padded(shape.full);
     const u32 *masks = reinterpret_cast<const u32 *>(partial + padded(shape.width - shape.full));
@@ -267,8 +273,9 @@ constexpr u32 STEPS = 4;
 
 // Writes the values and the index of some steps of a relative slice.
 template <typename B>
-__device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, const B *values, Shape shape, u32 base, u8 *index, u32 group,
-                                             u64 first, Sink<B> sink, u32 from, u32 to, u32 single) {
+__device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, const B *values,
+                                             Shape shape, u32 base, u8 *index, u32 group, u64 first,
+                                             Sink<B> sink, u32 from, u32 to, u32 single) {
     u32 *masks = reinterpret_cast<u32 *>(index);
     u8 *indices = index + padded(shape.width - shape.full) * sizeof(u32);
     group = shape.run == 1 ? group : 0;
@@ -310,11 +317,13 @@ __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, c
 }
 
 // Position of the first slot of a part, between the positions `start` and `end` of the whole slice.
-__device__ __forceinline__ Cut cut_slots(const Lane &own, const u32 *cols, Shape shape, const u8 *index, u32 part, Cut start, Cut end) {
+__device__ __forceinline__ Cut cut_slots(const Lane &own, const u32 *cols, Shape shape,
+                                         const u8 *index, u32 part, Cut start, Cut end) {
     if (part == 0) return start;
     if (part * PART >= lanes_max(own.len)) return end;
     const int *full = reinterpret_cast<const int *>(index), *partial = full + padded(shape.full);
     int bound = part_delta(own, cols, part);
     return {count_below(end.full, bound, [&](u32 k) { return __ldg(full + k); }),
-            count_below(end.partial, bound, [&](u32 k) { return __ldg(partial + k); }), entries_below(own, cols, bound)};
+            count_below(end.partial, bound, [&](u32 k) { return __ldg(partial + k); }),
+            entries_below(own, cols, bound)};
 }

@@ -2,8 +2,6 @@
 // slice, or per part of a wide slice, with one row per lane.
 
 #include "common.cuh"
-#include "psell_spmv.cuh"
-#include "psell_pack.cuh"
 #include "psell_pack_slice.cuh"
 
 // Zero marks free positions of the table.
@@ -12,8 +10,8 @@ __device__ __forceinline__ u64 table_key(u64 hash) { return hash == 0 ? 1 : hash
 // Chooses the encoding of every slice, as `Chooser` in src/formats/psell/index.rs, and for diagonal
 // ones computes a hash that slices with equal slots share. `skip` gets the mask of lanes with long
 // rows. Wide slices are only cut into `parts`.
-KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 ncols, u32 limit, uint4 *encoded, u64 *hashes,
-                   u32 *skip, Part *parts, u64 *found) {
+KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 ncols,
+                    u32 limit, uint4 *encoded, u64 *hashes, u32 *skip, Part *parts, u64 *found) {
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
     Lane own(Rows{row_ptr, perm, nrows, limit}, slice);
@@ -54,8 +52,8 @@ __device__ __forceinline__ void visit_parts(const Part *parts, const u64 *found,
 }
 
 // Combines the properties of the columns of all parts.
-KERNEL(pack_survey_wide)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found,
-                        uint4 *encoded) {
+KERNEL(pack_survey_wide)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows,
+                         u32 limit, const Part *parts, const u64 *found, uint4 *encoded) {
     visit_parts(parts, found, [&](u64, Part part) {
         Lane own(Rows{row_ptr, perm, nrows, limit}, part.slice);
         Columns columns = Survey(col_idx + own.begin, own.len, part.from(own.len), part.to(own.len)).columns();
@@ -76,8 +74,8 @@ constexpr u32 MANY = ~0u;
 
 // Counts the slots of rows in their order, and those of the slice in the last word of `encoded`,
 // until they are too many.
-KERNEL(pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 limit, const Part *parts, const u64 *found,
-                       uint4 *encoded, Slots *counted) {
+KERNEL(pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 limit,
+                        const Part *parts, const u64 *found, uint4 *encoded, Slots *counted) {
     // Number of slots after which a warp reads the counts of the others.
     constexpr u32 ROUND = 32;
     visit_parts(parts, found, [&](u64 i, Part part) {
@@ -105,8 +103,9 @@ KERNEL(pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 n
 }
 
 // Chooses the encoding of wide slices. Without `counted` they are not diagonal.
-KERNEL(pack_choose_wide)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limit, const Part *parts, const u64 *found, const Slots *counted,
-                        uint4 *encoded, u64 *hashes) {
+KERNEL(pack_choose_wide)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limit,
+                         const Part *parts, const u64 *found, const Slots *counted, uint4 *encoded,
+                         u64 *hashes) {
     visit_parts(parts, found, [&](u64 i, Part part) {
         if (part.number != 0) return;
         Lane own(Rows{row_ptr, perm, nrows, limit}, part.slice);
@@ -151,8 +150,9 @@ KERNEL(pack_share)(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *key
 
 // For every slice the first slice with its index, which is itself for a relative slice, and two
 // arrays: the units of its values, and those of an index of its own.
-KERNEL(pack_units)(const uint4 *encoded, const u64 *hashes, u32 slices, const u64 *keys, const u32 *firsts, u32 mask, u32 value_size,
-                  u32 *owners, u64 *units, u64 *found) {
+KERNEL(pack_units)(const uint4 *encoded, const u64 *hashes, u32 slices, const u64 *keys,
+                   const u32 *firsts, u32 mask, u32 value_size, u32 *owners, u64 *units,
+                   u64 *found) {
     u64 s = thread_id();
     if (s >= slices) return;
     uint4 own = encoded[s];
@@ -179,7 +179,8 @@ KERNEL(pack_headers)(const uint4 *encoded, const u32 *owners, const u64 *units, 
 }
 
 // Writes the slots of the slices that own their index.
-KERNEL(pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, const uint4 *headers, const u32 *owners, u8 *index) {
+KERNEL(pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit,
+                   const uint4 *headers, const u32 *owners, u8 *index) {
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
     uint4 header = headers[slice];
@@ -190,8 +191,9 @@ KERNEL(pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit,
 }
 
 // The same for a part of a wide slice.
-KERNEL(pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit, const uint4 *headers, const u32 *owners, u8 *index,
-                       const Part *parts, const Slots *counted, u32 count) {
+KERNEL(pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit,
+                        const uint4 *headers, const u32 *owners, u8 *index, const Part *parts,
+                        const Slots *counted, u32 count) {
     u64 i = thread_id() / WARP;
     if (i >= count) return;
     Part part = parts[i];
@@ -206,14 +208,16 @@ KERNEL(pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 l
     }
     Lane own(Rows{row_ptr, nullptr, nrows, limit}, part.slice);
     Lane some = slots_of_part(own, col_idx + own.begin, part.number);
-    put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * UNIT, subwarp_sum(full, WARP), subwarp_sum(partial, WARP));
+    put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * UNIT,
+              subwarp_sum(full, WARP), subwarp_sum(partial, WARP));
 }
 
 // Writes the values of a slice, and its index if it is relative. `group` is the binary logarithm of
 // the group. Sets FOUND_WRONG if its slots differ from those of the slice whose index it shares.
 // For wide slices it writes the steps or slots of a part, else all.
 template <bool WIDE, typename B>
-__device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u32 *col_idx, const B *values, const uint4 *headers, u32 group,
+__device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u32 *col_idx,
+                                            const B *values, const uint4 *headers, u32 group,
                                             u8 *index, Sink<B> sink, u64 *found) {
     uint4 header = headers[part.slice];
     Lane own(rows, part.slice);

@@ -5,29 +5,28 @@
 // Selectable: one kernel at a time.
 
 #include "common.cuh"
-#include "psell_spmv.cuh"
 #include "psell_spmm.cuh"
 
 #if defined(MODULE_plain)
 // Plain values.
-SPMM_INSTANCES(psell_spmm_plain, SEVERAL_BLOCKS, 1, Plain)
-SPMM_INSTANCES(psell_spmm_plain, MANY_BLOCKS, 4, Plain)
+SPMM_INSTANCES(psell_spmm_plain, SPMM_BLOCKS, 1, Plain)
+SPMM_INSTANCES(psell_spmm_plain, SPMM_BLOCKS_GROUPED, 4, Plain)
 #elif defined(MODULE_coded)
 // Codes of a dictionary.
-SPMM_INSTANCES(psell_spmm_coded, SEVERAL_BLOCKS, 1, Coded)
-SPMM_INSTANCES(psell_spmm_coded, SEVERAL_BLOCKS, 4, Coded)
+SPMM_INSTANCES(psell_spmm_coded, SPMM_BLOCKS, 1, Coded)
+SPMM_INSTANCES(psell_spmm_coded, SPMM_BLOCKS, 4, Coded)
 #elif defined(MODULE_same)
 // One value for all entries, stored once.
-SPMM_INSTANCES(psell_spmm_same, SEVERAL_BLOCKS, 1, Same)
-SPMM_INSTANCES(psell_spmm_same, MANY_BLOCKS, 4, Same)
+SPMM_INSTANCES(psell_spmm_same, SPMM_BLOCKS, 1, Same)
+SPMM_INSTANCES(psell_spmm_same, SPMM_BLOCKS_GROUPED, 4, Same)
 #elif defined(MODULE_bf16)
-SPMM_INSTANCES(psell_spmm_bf16, SEVERAL_BLOCKS, 1, AsBf16)
-SPMM_INSTANCES(psell_spmm_bf16, SEVERAL_BLOCKS, 4, AsBf16)
+SPMM_INSTANCES(psell_spmm_bf16, SPMM_BLOCKS, 1, AsBf16)
+SPMM_INSTANCES(psell_spmm_bf16, SPMM_BLOCKS, 4, AsBf16)
 #elif defined(MODULE_f16)
-SPMM_INSTANCES(psell_spmm_f16, SEVERAL_BLOCKS, 1, AsF16)
-SPMM_INSTANCES(psell_spmm_f16, SEVERAL_BLOCKS, 4, AsF16)
+SPMM_INSTANCES(psell_spmm_f16, SPMM_BLOCKS, 1, AsF16)
+SPMM_INSTANCES(psell_spmm_f16, SPMM_BLOCKS, 4, AsF16)
 #elif defined(MODULE_f32)
 // Values of an f64 matrix.
-SPMM_INSTANCES_F64(psell_spmm_f32, SEVERAL_BLOCKS, 1, AsF32)
-SPMM_INSTANCES_F64(psell_spmm_f32, SEVERAL_BLOCKS, 4, AsF32)
+SPMM_INSTANCES_F64(psell_spmm_f32, SPMM_BLOCKS, 1, AsF32)
+SPMM_INSTANCES_F64(psell_spmm_f32, SPMM_BLOCKS, 4, AsF32)
 #endif

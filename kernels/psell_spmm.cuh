@@ -3,12 +3,12 @@
 // that one load fetches several factors of an entry.
 //
 // A lane multiplies with a unit, several adjacent vectors, and a power of two of lanes share a row.
-// The lanes of a warp are in one slice and load its entries together. For the kernels
-// psell_spmm_plain.cu, psell_spmm_coded.cu, psell_spmm_same.cu, psell_spmm_bf16.cu,
-// psell_spmm_f16.cu and psell_spmm_f32.cu.
-// Included after psell_spmv.cuh.
+// The lanes of a warp are in one slice and load its entries together. For the modules of
+// psell_spmm.cu.
 
 #pragma once
+
+#include "psell_spmv.cuh"
 
 // Elements of N vectors at one column, or their sums: the unit of one load.
 template <typename T, u32 N>
@@ -51,12 +51,12 @@ __device__ __forceinline__ void add_all(Unit<T, N> &sum, const T *values, const 
 
 // Sums over the lanes of a warp at distances of `lanes`. Every lane of the warp takes part.
 template <typename T, u32 N>
-__device__ __forceinline__ void sum_apart(Unit<T, N> &sum, u32 lanes) {
+__device__ __forceinline__ void strided_lane_sum(Unit<T, N> &sum, u32 lanes) {
 #pragma unroll
-    for (u32 apart = WARP / 2; apart > 0; apart /= 2)
-        if (apart >= lanes)
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2)
+        if (offset >= lanes)
 #pragma unroll
-            for (u32 v = 0; v < N; ++v) sum.at[v] += __shfl_xor_sync(ALL_LANES, sum.at[v], apart);
+            for (u32 v = 0; v < N; ++v) sum.at[v] += __shfl_xor_sync(ALL_LANES, sum.at[v], offset);
 }
 
 // An address that the compiler must not decompose: with its terms combined differently a load takes
@@ -84,13 +84,14 @@ struct Columns {
 
     // Address `cols` columns after a unit. Units of 8 bytes leave enough registers for addresses in
     // one instruction. With wider ones that would place the loads too close together.
-    __device__ __forceinline__ const U *beyond(const U *from, u32 cols) const {
-        if constexpr (sizeof(U) > 8) return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
+    __device__ __forceinline__ const U *offset_by(const U *from, u32 cols) const {
+        if constexpr (sizeof(U) > 8)
+            return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
         u64 address;
         asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(cols), "r"(stride), "l"(from));
         return reinterpret_cast<const U *>(address);
     }
-    __device__ __forceinline__ U at(u32 col) const { return load_unit(beyond(x, col)); }
+    __device__ __forceinline__ U at(u32 col) const { return load_unit(offset_by(x, col)); }
     // Loads the column `delta` after that of `row`.
     __device__ __forceinline__ U at(const U *row, int delta) const {
         u64 address;
@@ -134,7 +135,8 @@ constexpr u32 RUN_STEPS = V > 1 ? 1 : sizeof(T) == 4 ? 3 : 2;
 // Adds the entries of a lane's row in a diagonal slice. As `diagonal_sum` in psell_spmv.cuh; `row`
 // is the unit at the column of the lane's row.
 template <u32 V, typename T, u32 N, typename Values>
-__device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
+__device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index,
+                                              const Values &values, u32 full, u32 width, u32 lane,
                                               Columns<Unit<T, N>> x, const Unit<T, N> *row) {
     using U = Unit<T, N>;
     const int *deltas = reinterpret_cast<const int *>(index);
@@ -179,8 +181,8 @@ __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index, 
 // Adds the entries of a lane's row in a relative slice with steps of R slots. As `relative_sum` in
 // psell_spmv.cuh; columns are relative to that of `x`.
 template <u32 V, u32 R, typename I, typename T, u32 N, typename Values>
-__device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
-                                             Columns<Unit<T, N>> x) {
+__device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, const Values &values,
+                                             u32 full, u32 width, u32 lane, Columns<Unit<T, N>> x) {
     using U = Unit<T, N>;
     const u32 *masks = reinterpret_cast<const u32 *>(index);
     const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
@@ -192,7 +194,8 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
         T value[COUNT * R];
         U factor[COUNT * R];
 #pragma unroll
-        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::IN_L2>(indices + (k + u) * WARP + lane * 4, col + u);
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4)
+            load_four<Values::IN_L2>(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
         for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::IN_L2>(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
@@ -228,7 +231,8 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
 }
 
 template <u32 V, u32 R, typename T, u32 N, typename Values>
-__device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8 *index, const Values &values, u32 full, u32 width, u32 lane,
+__device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8 *index,
+                                             const Values &values, u32 full, u32 width, u32 lane,
                                              Columns<Unit<T, N>> x) {
     if (kind == RELATIVE16) add_relative<V, R, u16>(sum, index, values, full, width, lane, x);
     else if (kind == RELATIVE8) add_relative<V, R, u8>(sum, index, values, full, width, lane, x);
@@ -242,22 +246,22 @@ __device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8
 // warp of a row to finish adds the sums of the row's pieces, always in the same order. `rows.sums`
 // has a unit for every piece and each of those lanes.
 template <typename T, u32 N, typename Values>
-__device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u32 p, u32 shift, Columns<Unit<T, N>> x, bool in_use,
-                                          Sums<T> sums) {
+__device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u32 p, u32 shift,
+                                          Columns<Unit<T, N>> x, bool in_use, Sums<T> sums) {
     using U = Unit<T, N>;
     Piece piece = rows.pieces[p];
     u32 lane = threadIdx.x % WARP, lanes = 1u << shift, unit = lane & (lanes - 1);
-    u32 first = lane >> shift, apart = WARP >> shift;
+    u32 first = lane >> shift, stride = WARP >> shift;
     U *parts = reinterpret_cast<U *>(rows.sums);
     U sum = {};
 #pragma unroll 1
-    for (u32 k = first; k < piece.count; k += PIECE_ENTRIES * apart) {
+    for (u32 k = first; k < piece.count; k += PIECE_ENTRIES * stride) {
         u32 col[PIECE_ENTRIES];
         T value[PIECE_ENTRIES];
         U factor[PIECE_ENTRIES];
 #pragma unroll
         for (u32 u = 0; u < PIECE_ENTRIES; ++u) {
-            u32 at = min(k + u * apart, piece.count - 1);
+            u32 at = min(k + u * stride, piece.count - 1);
             col[u] = fetch<Values::IN_L2>(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
@@ -265,9 +269,9 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
         for (u32 u = 0; u < PIECE_ENTRIES; ++u) factor[u] = x.at(col[u]);
 #pragma unroll
         for (u32 u = 0; u < PIECE_ENTRIES; ++u)
-            if (k + u * apart < piece.count) add(sum, value[u], factor[u]);
+            if (k + u * stride < piece.count) add(sum, value[u], factor[u]);
     }
-    sum_apart(sum, lanes);
+    strided_lane_sum(sum, lanes);
     if (piece.pieces > 1) {
         if (first == 0) {
             parts[(u64(p) << shift) + unit] = sum;
@@ -279,12 +283,12 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
         if (__shfl_sync(ALL_LANES, before, 0) != piece.pieces - 1) return;
         __threadfence();
         sum = {};
-        for (u32 i = first; i < piece.pieces; i += apart) {
+        for (u32 i = first; i < piece.pieces; i += stride) {
             U part = load_unit<true>(parts + (u64(piece.first + i) << shift) + unit);
 #pragma unroll
             for (u32 v = 0; v < N; ++v) sum.at[v] += part.at[v];
         }
-        sum_apart(sum, lanes);
+        strided_lane_sum(sum, lanes);
     }
     if (first == 0 && in_use) sums.put(piece.row, unit, sum);
 }
@@ -296,9 +300,12 @@ constexpr u32 PREFETCH_SHIFT = 3;
 // The first blocks process the pieces of long rows, with one warp per piece. The others process the
 // slices, with `1 << shift` lanes per row. As `packed_rows` in psell_spmv.cuh.
 template <u32 V, typename Values, typename T, u32 N>
-__device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, const u8 *__restrict__ values,
-                                             const u8 *__restrict__ index, const T *__restrict__ dictionary,
-                                             const u32 *__restrict__ perm, const u32 *__restrict__ skip, u32 nrows, Long<T> rows,
+__device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers,
+                                             const u8 *__restrict__ values,
+                                             const u8 *__restrict__ index,
+                                             const T *__restrict__ dictionary,
+                                             const u32 *__restrict__ perm,
+                                             const u32 *__restrict__ skip, u32 nrows, Long<T> rows,
                                              Columns<Unit<T, N>> x, Sums<T> sums, u32 shift) {
     __shared__ T shared[Values::CODES];
     if constexpr (Values::CODES > 1) {
@@ -333,10 +340,10 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers, 
     u32 row = u32(min(i, u64(nrows) - 1));
     Unit<T, N> sum = {};
     if (kind == DIAGONAL) {
-        add_diagonals<V>(sum, at, own, full, width, lane, x, x.beyond(x.x, row));
+        add_diagonals<V>(sum, at, own, full, width, lane, x, x.offset_by(x.x, row));
     } else {
         if (perm) row = fetch<Values::IN_L2>(perm + row);
-        x.x = x.beyond(x.x, header.z);
+        x.x = x.offset_by(x.x, header.z);
         if (run == 0) add_relative<V, 1>(kind, sum, at, own, full, width, lane, x);
         else if (run == 1) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);
         else add_relative<V, 3>(kind, sum, at, own, full, width, lane, x);

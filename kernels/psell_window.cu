@@ -2,17 +2,16 @@
 // in a few bands along the diagonal: see src/formats/psell/cuda/window.rs.
 //
 // A block goes through consecutive slices, one slice per consumer warp in each step. The columns of
-// X that a step needs are in shared memory, in a circular buffer per band: each step loads the
-// columns by which its bands have moved on. Producer warps do only that, at most DEPTH stages
+// X that a step needs are in shared memory, in a ring buffer per band: each step loads the
+// columns by which its bands have moved on. Producer warps do only that, at most STAGES steps
 // ahead. A lane multiplies two adjacent rows with one of the two units of a column. The buffer
 // holds even and odd columns separately, so that the lanes of a quarter warp read 128 contiguous
-// bytes. If the next slot is on the next diagonal, its column for the first row is that of the
-// second row in the previous slot.
+// bytes. On the next diagonal the first row needs the column that the second row has just used; it
+// is reused from registers.
 //
 // Selectable: one kernel at a time.
 
 #include "common.cuh"
-#include "psell_spmv.cuh"
 #include "psell_spmm.cuh"
 
 typedef long long i64;
@@ -55,7 +54,7 @@ __device__ __forceinline__ void copy_range(u8 *to, const u8 *from, u32 bytes, u6
                  : "memory");
 }
 
-// Circular buffers of a block: for each band the even columns, then the odd ones, `half + HALO`
+// Ring buffers of a block: for each band the even columns, then the odd ones, `half + HALO`
 // each.
 template <typename U>
 struct Buffers {
@@ -69,9 +68,11 @@ struct Buffers {
     __device__ __forceinline__ u32 part() const { return (half + HALO) * u32(UNITS * sizeof(U)); }
 
     __device__ __forceinline__ void load_column(u8 *part_at, u32 place, const U *from) const {
-        begin_copy(reinterpret_cast<float4 *>(part_at + place * (UNITS * sizeof(U))), reinterpret_cast<const float4 *>(from));
+        begin_copy(reinterpret_cast<float4 *>(part_at + place * (UNITS * sizeof(U))),
+                   reinterpret_cast<const float4 *>(from));
         if (place < HALO)
-            begin_copy(reinterpret_cast<float4 *>(part_at + (place + half) * (UNITS * sizeof(U))), reinterpret_cast<const float4 *>(from));
+            begin_copy(reinterpret_cast<float4 *>(part_at + (place + half) * (UNITS * sizeof(U))),
+                       reinterpret_cast<const float4 *>(from));
     }
 
     // Begins to load `count` columns of every band, from that of `row` + `skip` on, to the
@@ -93,7 +94,9 @@ struct Buffers {
             } else {
 #pragma unroll 1
                 for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS))
-                    load_column(part_at, min(h, h - half), x.beyond(x.x + own, u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
+                    load_column(part_at, min(h, h - half),
+                                x.offset_by(x.x + own,
+                                            u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
             }
         }
     }
@@ -112,7 +115,9 @@ struct Pair {
     // Column of the previous slot for the second row.
     Unit<T, N> column = {};
 
-    __device__ __forceinline__ static Unit<T, N> shared_unit(const u8 *at) { return *reinterpret_cast<const Unit<T, N> *>(at); }
+    __device__ __forceinline__ static Unit<T, N> shared_unit(const u8 *at) {
+        return *reinterpret_cast<const Unit<T, N> *>(at);
+    }
     __device__ __forceinline__ void add_slot(const u8 *mine, uint2 at, T value, T below) {
         if (int(at.x) >= 0) column = shared_unit(mine + at.x);
         add(first, value, column);
@@ -142,7 +147,8 @@ __device__ __forceinline__ void load_side_by_side(const double *at, double *to) 
 // Sums two rows of a slice. `table` is the warp's slot table, `values` are the values of the slice,
 // and `mine` is the address of the lane's unit of the warp's columns.
 template <u32 V, typename T, u32 N>
-__device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values, const u8 *mine, u32 full, u32 width, u32 row) {
+__device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values, const u8 *mine,
+                                               u32 full, u32 width, u32 row) {
     Pair<T, N> pair;
     const uint2 *at = reinterpret_cast<const uint2 *>(table);
     const T *value = reinterpret_cast<const T *>(values);
@@ -163,7 +169,9 @@ __device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values
 #pragma unroll
         for (u32 u = 0; u < 4; ++u) pair.add_slot(mine, place[u], one[u], other[u]);
     }
-    auto rest = [&](u32 slot) { pair.add_slot(mine, at[slot], value[slot * WARP + row], value[slot * WARP + row + 1]); };
+    auto rest = [&](u32 slot) {
+        pair.add_slot(mine, at[slot], value[slot * WARP + row], value[slot * WARP + row + 1]);
+    };
     if (k < full) rest(k);
     if (k + 1 < full) rest(k + 1);
     if (k + 2 < full) rest(k + 2);
@@ -188,7 +196,8 @@ struct Word {
 
     // Enters the slot in the table. The columns of the warp begin at position `from`.
     template <typename T>
-    __device__ __forceinline__ void note(u8 *table, u32 lane, u32 full, u32 width, u32 from, u32 half, u32 part, u32 bytes) const {
+    __device__ __forceinline__ void note(u8 *table, u32 lane, u32 full, u32 width, u32 from,
+                                         u32 half, u32 part, u32 bytes) const {
         u32 odd = place >> 16 & 1, parts = place >> 16 & 0x7FFF, at = from + (place & 0xFFFF);
         at = min(at, at - half);
         u32 first = parts * part + at * bytes, second = (parts ^ 1) * part + (at + odd) * bytes;
@@ -196,13 +205,14 @@ struct Word {
         if (width == full) return;
         u32 count = __popc(mask), before = count;
 #pragma unroll
-        for (u32 apart = 1; apart < WARP; apart *= 2) {
-            u32 other = __shfl_up_sync(ALL_LANES, before, apart);
-            if (lane >= apart) before += other;
+        for (u32 offset = 1; offset < WARP; offset *= 2) {
+            u32 other = __shfl_up_sync(ALL_LANES, before, offset);
+            if (lane >= offset) before += other;
         }
         if (lane < full || lane >= width) return;
         u32 values = (full * WARP + before - count) * u32(sizeof(T));
-        reinterpret_cast<Partial *>(table + padded(full * 2) * sizeof(u32))[lane - full] = {first, second, mask, values};
+        reinterpret_cast<Partial *>(table + padded(full * 2) * sizeof(u32))[lane - full] =
+            {first, second, mask, values};
     }
 };
 
@@ -211,18 +221,20 @@ struct Word {
 // buffers, relative to that of the slice's first row: see window.rs. `most` is the maximum number
 // of bytes of values of a slice.
 template <u32 V, typename T, u32 N>
-__device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *values, const u32 *index, u32 nrows, Buffers<Unit<T, N>> buffers, u32 most,
-                                      Sums<T> sums) {
+__device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *values,
+                                                const u32 *index, u32 nrows,
+                                                Buffers<Unit<T, N>> buffers, u32 most,
+                                                Sums<T> sums) {
     // Static shared memory of the barriers, by which window.rs recognises that the kernel is not
     // empty.
-    __shared__ u64 filled[DEPTH], used[DEPTH], copied[CONSUMERS][2];
+    __shared__ u64 filled[STAGES], used[STAGES], copied[CONSUMERS][2];
     u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, consumers = blockDim.x / WARP - PRODUCERS;
-    u32 rows = consumers * WARP, span = buffers.half * 2 - DEPTH * rows;
+    u32 rows = consumers * WARP, span = buffers.half * 2 - STAGES * rows;
     u64 slices = (u64(nrows) + WARP - 1) / WARP;
     u32 begin = u32(slices * blockIdx.x / gridDim.x), end = u32(slices * (blockIdx.x + 1) / gridDim.x);
     u32 steps = (end - begin + consumers - 1) / consumers;
     if (threadIdx.x == 0) {
-        for (u32 d = 0; d < DEPTH; ++d) make_barrier(filled + d, PRODUCERS * WARP), make_barrier(used + d, consumers);
+        for (u32 d = 0; d < STAGES; ++d) make_barrier(filled + d, PRODUCERS * WARP), make_barrier(used + d, consumers);
         for (u32 w = 0; w < consumers; ++w) make_barrier(copied[w], 1), make_barrier(copied[w] + 1, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -233,9 +245,9 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
     if (warp >= consumers) {
         u32 place = (span + rows) / 2;
         for (u32 t = 1; t < steps; ++t) {
-            if (t >= DEPTH) wait_for(used + t % DEPTH, (t / DEPTH - 1) & 1);
+            if (t >= STAGES) wait_for(used + t % STAGES, (t / STAGES - 1) & 1);
             buffers.fill(begin * WARP + t * rows, span, place, rows, threadIdx.x - rows, PRODUCERS * WARP);
-            arrive_copied(filled + (t - 1) % DEPTH);
+            arrive_copied(filled + (t - 1) % STAGES);
             place += rows / 2;
             place = min(place, place - buffers.half);
         }
@@ -250,7 +262,8 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
     const u8 *mine = buffers.bytes + row / 2 * COLUMN + unit * sizeof(Unit<T, N>);
     auto header_of = [&](u32 s) { return s < end ? __ldg(headers + s) : uint4{0, 0, 0, 0}; };
     auto copy_values = [&](uint4 header, u32 to) {
-        if (lane == 0 && header.z) copy_range(own + to * most, values + u64(header.x) * UNIT, header.z, copied[warp] + to);
+        if (lane == 0 && header.z)
+            copy_range(own + to * most, values + u64(header.x) * UNIT, header.z, copied[warp] + to);
     };
     uint4 header = header_of(slice), next = header_of(slice + consumers);
     copy_values(header, 0);
@@ -263,14 +276,14 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
         u32 full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
         word.note<T>(table, lane, full, width, from, buffers.half, buffers.part(), COLUMN);
         __syncwarp();
-        if (t > 0) wait_for(filled + (t - 1) % DEPTH, ((t - 1) / DEPTH) & 1);
+        if (t > 0) wait_for(filled + (t - 1) % STAGES, ((t - 1) / STAGES) & 1);
         if (header.z) {
             wait_for(copied[warp] + (t & 1), phases >> (t & 1) & 1);
             phases ^= 1u << (t & 1);
         }
         Pair<T, N> pair = sum_pair<V, T, N>(table, own + (t & 1) * most, mine, full, width, row);
         __syncwarp();
-        if (lane == 0) arrive_at(used + t % DEPTH);
+        if (lane == 0) arrive_at(used + t % STAGES);
         u64 r = u64(slice) * WARP + row;
         if (slice < end && unit < buffers.units) {
             if (r < nrows) sums.put(u32(r), unit, pair.first);

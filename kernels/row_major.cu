@@ -12,8 +12,8 @@ constexpr u32 WIDTH = ROW_MAJOR_BYTES / sizeof(T);
 // `count` vectors. Vectors from `count` to `width` are zero. A block copies BLOCK elements of all
 // vectors.
 template <typename T>
-__device__ __forceinline__ void to_row_major(const T *__restrict__ x, u64 element, u64 vector, u32 len, u32 count, u32 width,
-                                             T *__restrict__ to) {
+__device__ __forceinline__ void to_row_major(const T *__restrict__ x, u64 element, u64 vector,
+                                             u32 len, u32 count, u32 width, T *__restrict__ to) {
     // One more column, so that adjacent vectors are in different banks.
     __shared__ T block[WIDTH<T>][BLOCK + 1];
     u64 first = u64(blockIdx.x) * BLOCK;

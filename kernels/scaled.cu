@@ -11,5 +11,9 @@ __device__ __forceinline__ void rescale(const T *product, u32 nrows, AxpbyEpilog
     if (row < nrows) y.store(row, product ? __ldca(product + row) : T(0));
 }
 
-KERNEL(scaled_f32)(const float *product, u32 nrows, EPILOGUE_PARAMETERS(float)) { rescale(product, nrows, EPILOGUE(float)); }
-KERNEL(scaled_f64)(const double *product, u32 nrows, EPILOGUE_PARAMETERS(double)) { rescale(product, nrows, EPILOGUE(double)); }
+KERNEL(scaled_f32)(const float *product, u32 nrows, EPILOGUE_PARAMETERS(float)) {
+    rescale(product, nrows, EPILOGUE(float));
+}
+KERNEL(scaled_f64)(const double *product, u32 nrows, EPILOGUE_PARAMETERS(double)) {
+    rescale(product, nrows, EPILOGUE(double));
+}

@@ -8,7 +8,8 @@ using namespace formats;
 // Windows that fit in a block: `windows` of them, sorted by a bitonic network (Batcher, AFIPS 1968)
 // over `size` keys, a power of two. A key consists of the window, the inverted length and, in its
 // low `bits`, the position in the window, so that all keys differ.
-KERNEL(sort_rows_windows)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 windows, u32 size, u32 bits, u32 *perm) {
+KERNEL(sort_rows_windows)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 windows,
+                          u32 size, u32 bits, u32 *perm) {
     __shared__ u32 keys[SORTED];
     Rows rows{row_ptr, nullptr, nrows, limit};
     u64 base = u64(blockIdx.x) * windows * sigma;
@@ -16,13 +17,14 @@ KERNEL(sort_rows_windows)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u
     for (u32 i = threadIdx.x; i < size; i += BLOCK) {
         u32 window = i / sigma;
         keys[i] = i >= count ? ALL_LANES
-                             : (window << LENGTH_BITS | (MAX_LENGTH - rows.short_length(u32(base + i)))) << bits | (i - window * sigma);
+                             : (window << LENGTH_BITS | (MAX_LENGTH - rows.short_length(u32(base + i)))) << bits |
+                                   (i - window * sigma);
     }
     for (u32 run = 2; run <= size; run *= 2)
-        for (u32 apart = run / 2; apart > 0; apart /= 2) {
+        for (u32 offset = run / 2; offset > 0; offset /= 2) {
             __syncthreads();
             for (u32 pair = threadIdx.x; pair < size / 2; pair += BLOCK) {
-                u32 i = (pair & ~(apart - 1)) << 1 | (pair & (apart - 1)), j = i | apart;
+                u32 i = (pair & ~(offset - 1)) << 1 | (pair & (offset - 1)), j = i | offset;
                 u32 one = keys[i], other = keys[j];
                 if ((one > other) == ((i & run) == 0)) {
                     keys[i] = other;
@@ -61,7 +63,8 @@ __device__ __forceinline__ u64 tile_place(u32 round) {
 }
 
 // Histogram of the digits of every tile: counts[digit · tiles + tile].
-KERNEL(sort_rows_count)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift, const u32 *from, u64 *counts) {
+KERNEL(sort_rows_count)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift,
+                        const u32 *from, u64 *counts) {
     __shared__ u32 found[DIGITS];
     Digit digit{{row_ptr, nullptr, nrows, limit}, sigma, bits, shift};
     found[threadIdx.x] = 0;
@@ -76,8 +79,8 @@ KERNEL(sort_rows_count)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32
 
 // Moves every row to its position: after all rows with lower digits, and after earlier rows with
 // the same digit.
-KERNEL(sort_rows_place)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift, const u32 *from, const u64 *before,
-                       u32 *to) {
+KERNEL(sort_rows_place)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift,
+                        const u32 *from, const u64 *before, u32 *to) {
     __shared__ u32 next[WARPS][DIGITS];
     Digit digit{{row_ptr, nullptr, nrows, limit}, sigma, bits, shift};
     u32 warp = threadIdx.x / WARP;

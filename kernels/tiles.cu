@@ -39,7 +39,9 @@ constexpr bool IN_L2 = true;
 template <u32 N>
 struct Shorts {
     u32 word[N / 2];
-    __device__ __forceinline__ u32 operator[](u32 i) const { return i % 2 == 0 ? word[i / 2] & 0xFFFF : word[i / 2] >> 16; }
+    __device__ __forceinline__ u32 operator[](u32 i) const {
+        return i % 2 == 0 ? word[i / 2] & 0xFFFF : word[i / 2] >> 16;
+    }
 };
 template <bool STAY>
 __device__ __forceinline__ void load(const u16 *from, Shorts<4> &to) {
@@ -159,8 +161,9 @@ __device__ __forceinline__ u32 place(u32 k) {
 // Sums the rows of the block's chunk, counted from `first_chunk`. `products` begin with group
 // `first_group`.
 template <typename T>
-__device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 first_group, const T *__restrict__ products,
-                                          T *__restrict__ y, T *__restrict__ carries) {
+__device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 first_group,
+                                          const T *__restrict__ products, T *__restrict__ y,
+                                          T *__restrict__ carries) {
     // Number of pieces that a thread loads together.
     constexpr u32 N = 2;
     u32 c = first_chunk + blockIdx.x;
@@ -201,7 +204,8 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
         if (i == ends) carries[c] = sum;
         else y[u64(first_row) + i] = sum;
     };
-    sum_segments<SUM_THREADS, MAX_CHUNK, T>(row_ends, ends, entries, [=](u32 k) { return in_order[place<T>(k)]; }, store);
+    sum_segments<SUM_THREADS, MAX_CHUNK, T>(row_ends, ends, entries,
+                                            [=](u32 k) { return in_order[place<T>(k)]; }, store);
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                                        \

@@ -10,8 +10,10 @@ using namespace formats;
 // entries of the matrix are close together here, so that their values are found in the cache.
 // Without `units` the values are in the order of the entries.
 template <typename T>
-__device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32 *__restrict__ from, u64 count, const T *__restrict__ values,
-                                        u64 nnz, T *__restrict__ first, u64 split, T *__restrict__ second, u64 slots) {
+__device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32 *__restrict__ from,
+                                        u64 count, const T *__restrict__ values, u64 nnz,
+                                        T *__restrict__ first, u64 split, T *__restrict__ second,
+                                        u64 slots) {
     constexpr u32 N = PER_THREAD;
     u64 at[N];
     // Threads past the end repeat the last copy.

@@ -13,21 +13,15 @@ OVERLAPPING
 
 using namespace fused;
 
-// Term of a sum for `out`, an element of the result: none, its product with itself, with another
-// vector or with its scaled self, or its absolute change.
-enum Partner : u32 { NO_PARTNER, ITSELF, OTHER, SCALED, CHANGE };
-
-// Encoding of a coefficient's register: 16 bits, the highest of them the sign. ABSENT means none.
-constexpr u32 NEGATIVE = 0x8000;
-
 // Parameters of a pass besides its vectors, in the bits of one word.
 struct Shape {
     u64 bits;
     __device__ u32 code_len() const { return bits & 0xFF; }
     __device__ bool guarded() const { return bits >> 8 & 1; }
     __device__ bool backward() const { return bits >> 9 & 1; }
-    __device__ Partner first() const { return Partner(bits >> 16 & 7); }
-    __device__ Partner second() const { return Partner(bits >> 20 & 7); }
+    // Second factors of both sums: PARTNER_ABSENT and so on.
+    __device__ u32 first() const { return bits >> 16 & 7; }
+    __device__ u32 second() const { return bits >> 20 & 7; }
     __device__ u32 sums() const { return u32(bits >> 32); }
 };
 
@@ -111,7 +105,7 @@ __device__ __forceinline__ void conclude(double first, double second, ScalarRegi
     u32 at = shape.sums();
     state.registers[at] = first;
     if (at < WINDOW) window[at] = first;
-    if (shape.second() != NO_PARTNER) {
+    if (shape.second() != PARTNER_ABSENT) {
         state.registers[at + 1] = second;
         if (at + 1 < WINDOW) window[at + 1] = second;
     }
@@ -234,7 +228,8 @@ struct alignas(16) Pack {
 // element of every array of `from`, 0 for null arrays; `out` is stored to the arrays of `to`.
 // Elements that are in no pack are loaded one by one.
 template <u32 GROUP, u32 INS, u32 OUTS, typename T, typename Each>
-__device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS], Share share, Each each) {
+__device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS],
+                                                 Share share, Each each) {
     constexpr u32 SIZE = Pack<T>::SIZE;
     u64 packs = share.packs, stride = u64(share.groups) * GROUP * TOGETHER;
     for (u64 base = u64(share.group) * GROUP * TOGETHER + threadIdx.x % GROUP; base < packs; base += stride) {
@@ -250,7 +245,8 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
         for (u32 k = 0; k < INS; ++k) {
             if (from[k] != nullptr) {
 #pragma unroll
-                for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = reinterpret_cast<const Pack<T> *>(from[k] + share.start)[at[t]];
+                for (u32 t = 0; t < TOGETHER; ++t)
+                    in[t][k] = reinterpret_cast<const Pack<T> *>(from[k] + share.start)[at[t]];
             } else {
 #pragma unroll
                 for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = Pack<T>{};
@@ -289,7 +285,8 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
 
 // Σ a b and Σ a c. If b is null, the first sum is Σ a.
 template <typename T, typename Sums>
-__device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, u64 n, u64 packs,
+__device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b,
+                                     const T *__restrict__ c, u64 n, u64 packs,
                                      ScalarRegisters state, Shape shape, Sums sums) {
     if (is_stopped(state.registers, shape)) return;
     const T *const from[3] = {a, b, c};
@@ -307,24 +304,28 @@ __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restric
 
 // Contribution of an element of the result, whose old value is `before`, to a sum.
 template <typename T>
-__device__ __forceinline__ double term(Partner partner, T out, T before, T other, T diagonal) {
-    if (partner == CHANGE) return fabs(double(out) - double(before));
-    double factor = partner == ITSELF ? double(out) : partner == OTHER ? double(other) : double(diagonal) * double(out);
+__device__ __forceinline__ double term(u32 partner, T out, T before, T other, T diagonal) {
+    if (partner == PARTNER_CHANGE) return fabs(double(out) - double(before));
+    double factor = partner == PARTNER_ITSELF ? double(out) : partner == PARTNER_OTHER
+        ? double(other) : double(diagonal) * double(out);
     return double(out) * factor;
 }
 
 // y = keep y + with_u (d u) + with_v v, where each term may be absent, and up to two sums over the
 // result.
 template <typename T, typename Sums>
-__device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u, const T *__restrict__ v, const T *__restrict__ d,
-                                        const T *__restrict__ w, u64 n, u64 packs, u64 coefficients, ScalarRegisters state, Shape shape,
-                                        u32 scales_u, Sums sums) {
+__device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u,
+                                        const T *__restrict__ v, const T *__restrict__ d,
+                                        const T *__restrict__ w, u64 n, u64 packs, u64 coefficients,
+                                        ScalarRegisters state, Shape shape, u32 scales_u,
+                                        Sums sums) {
     if (is_stopped(state.registers, shape)) return;
     T keep = coefficient<T>(state.registers, coefficients, 0);
-    T with_u = coefficient<T>(state.registers, coefficients, 1), with_v = coefficient<T>(state.registers, coefficients, 2);
+    T with_u = coefficient<T>(state.registers, coefficients, 1),
+        with_v = coefficient<T>(state.registers, coefficients, 2);
     bool keeps = (coefficients & 0xFFFF) != ABSENT;
-    Partner one = shape.first(), two = shape.second();
-    const T *const from[5] = {keeps || one == CHANGE ? y : nullptr, u, v, d, w};
+    u32 one = shape.first(), two = shape.second();
+    const T *const from[5] = {keeps || one == PARTNER_CHANGE ? y : nullptr, u, v, d, w};
     T *const to[1] = {y};
     Pair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](Share share) {
         Pair sum{};
@@ -333,18 +334,19 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
             T result = with_u * scaled + with_v * in[2];
             if (keeps) result += keep * in[0];
             out[0] = result;
-            if (one != NO_PARTNER) sum.first += term(one, result, in[0], in[4], in[3]);
-            if (two != NO_PARTNER) sum.second += term(two, result, in[0], in[4], in[3]);
+            if (one != PARTNER_ABSENT) sum.first += term(one, result, in[0], in[4], in[3]);
+            if (two != PARTNER_ABSENT) sum.second += term(two, result, in[0], in[4], in[3]);
         });
         return sum;
     });
-    if (one != NO_PARTNER) sums.finish(own, state, shape);
+    if (one != PARTNER_ABSENT) sums.finish(own, state, shape);
 }
 
 // x += along p; p = with_r (d r) + keep p. If d is null, p = with_r r + keep p.
 template <typename T>
-__device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const T *__restrict__ r, const T *__restrict__ d, u64 n,
-                                     u64 packs, u64 coefficients, const double *registers, Shape shape) {
+__device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const T *__restrict__ r,
+                                     const T *__restrict__ d, u64 n, u64 packs, u64 coefficients,
+                                     const double *registers, Shape shape) {
     if (is_stopped(registers, shape)) return;
     T along = coefficient<T>(registers, coefficients, 0), with_r = coefficient<T>(registers, coefficients, 1);
     T keep = coefficient<T>(registers, coefficients, 2);
@@ -356,10 +358,6 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
         out[1] = with_r * (d != nullptr ? in[3] * in[2] : in[2]) + keep * in[1];
     });
 }
-
-// Blocks per multiprocessor of kernels with PeerSums. With three, those for compute capability 12.0
-// spill up to 60 bytes. No block waits for another of its launch.
-[[maybe_unused]] constexpr u32 PEER_BLOCKS = ARCHITECTURE >= 1200 ? 2 : COMBINE_BLOCKS;
 
 #define INSTANCES(SUFFIX, T)                                                                                                       \
     KERNEL_WITH(vector_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \

@@ -54,12 +54,12 @@ impl FloatLayout {
     }
 
     /// Sign, exponent and fraction fields.
-    const fn take_apart(self, bits: u64) -> (u64, u64, u64) {
+    const fn split_fields(self, bits: u64) -> (u64, u64, u64) {
         let fraction = bits & ((1 << self.fraction) - 1);
         (bits >> (self.fraction + self.exponent), bits >> self.fraction & self.special(), fraction)
     }
 
-    const fn put_together(self, sign: u64, exponent: u64, fraction: u64) -> u64 {
+    const fn join_fields(self, sign: u64, exponent: u64, fraction: u64) -> u64 {
         (sign << self.exponent | exponent) << self.fraction | fraction
     }
 
@@ -158,7 +158,7 @@ impl Precision {
     pub fn holds<T: Scalar>(self, value: T) -> bool {
         let (wide, own) = (FloatLayout::of(T::KIND), self.layout());
         let Some(lost) = wide.fraction.checked_sub(own.fraction) else { return false };
-        let (_, exponent, fraction) = wide.take_apart(value.bits());
+        let (_, exponent, fraction) = wide.split_fields(value.bits());
         if exponent == wide.special() {
             return fraction.trailing_zeros() >= lost;
         }
@@ -193,19 +193,19 @@ impl Precision {
     pub(crate) fn narrow<T: Scalar>(self, value: T) -> u32 {
         debug_assert!(self.holds(value));
         let (wide, own) = (FloatLayout::of(T::KIND), self.layout());
-        let (sign, exponent, fraction) = wide.take_apart(value.bits());
+        let (sign, exponent, fraction) = wide.split_fields(value.bits());
         let lost = wide.fraction - own.fraction;
         let (significand, first) = wide.significand(exponent, fraction);
         let bits = if exponent == wide.special() {
-            own.put_together(sign, own.special(), fraction >> lost)
+            own.join_fields(sign, own.special(), fraction >> lost)
         } else if significand == 0 {
-            own.put_together(sign, 0, 0)
+            own.join_fields(sign, 0, 0)
         } else {
             let significand = significand >> (lost + (own.least() - first).max(0) as u32);
             // Without the implicit leading bit the number is subnormal.
             let is_normal = significand >> own.fraction != 0;
             let exponent = if is_normal { (first + own.bias()) as u64 } else { 0 };
-            own.put_together(sign, exponent, significand & ((1 << own.fraction) - 1))
+            own.join_fields(sign, exponent, significand & ((1 << own.fraction) - 1))
         };
         bits as u32
     }
@@ -214,10 +214,10 @@ impl Precision {
     #[inline]
     pub(crate) fn widen<T: Scalar>(self, bits: u32) -> T {
         let (wide, own) = (FloatLayout::of(T::KIND), self.layout());
-        let (sign, exponent, fraction) = own.take_apart(u64::from(bits));
+        let (sign, exponent, fraction) = own.split_fields(u64::from(bits));
         if exponent == own.special() {
             let fraction = fraction << (wide.fraction - own.fraction);
-            return T::from_bits(wide.put_together(sign, wide.special(), fraction));
+            return T::from_bits(wide.join_fields(sign, wide.special(), fraction));
         }
         let (significand, first) = own.significand(exponent, fraction);
         let magnitude = significand as f64 * power(first - own.fraction as i32);

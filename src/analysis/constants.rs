@@ -4,9 +4,21 @@
 /// Largest number of values of a dictionary: the range of an 8-bit code.
 pub(crate) const DICTIONARY: usize = 256;
 
+/// Bits of the number of a slot in a hash table of values.
+pub(crate) const VALUE_SLOT_BITS: u32 = 10;
+
 /// Slots of a hash table of values: four times the limit, so that a search seldom meets a second
-/// key. A power of two.
-pub(crate) const VALUE_SLOTS: usize = 4 * DICTIONARY;
+/// key.
+pub(crate) const VALUE_SLOTS: usize = 1 << VALUE_SLOT_BITS;
+
+/// 2⁶⁴ over the golden ratio: multiplying by it spreads numbers over the upper bits (Knuth, TAOCP
+/// 3, 6.4).
+pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Precisions that do not hold all values, as flags.
+pub(crate) const NOT_BF16: u32 = 1;
+pub(crate) const NOT_F16: u32 = 2;
+pub(crate) const NOT_F32: u32 = 4;
 
 /// Analysis on a GPU: rows of a block, a multiple of all measured windows.
 pub(crate) const TILE_ROWS: usize = 4096;

@@ -2,7 +2,7 @@
 //! within their row, measured on a sample.
 
 use super::blocks::row_of;
-use super::constants::SECTION;
+use super::constants::{SECTION, SPREAD};
 use super::rows::ratio;
 use super::together;
 use crate::matrix::CsrColumns;
@@ -25,7 +25,7 @@ pub(super) struct Contiguity {
     /// `j` of row `r - 1`.
     pub(super) shifted: f64,
     /// Share contiguous: the column is one more than that of the previous entry of the row.
-    pub(super) runs: f64,
+    pub(super) contiguous: f64,
 }
 
 impl Contiguity {
@@ -34,11 +34,11 @@ impl Contiguity {
         let (_, count) = sections(a.nnz());
         let size = together(a.nnz(), TOGETHER);
         let sampled = parallel::map(count, size, |i| ContiguityCounts::of(a, section(a.nnz(), i)));
-        let ContiguityCounts { entries, shifted, runs } =
+        let ContiguityCounts { entries, shifted, contiguous } =
             sampled.into_iter().fold(ContiguityCounts::default(), ContiguityCounts::merge);
         Self {
             shifted: ratio(shifted as f64, entries as f64),
-            runs: ratio(runs as f64, entries as f64),
+            contiguous: ratio(contiguous as f64, entries as f64),
         }
     }
 }
@@ -65,15 +65,14 @@ pub(super) fn sampled(nnz: usize) -> usize {
 /// A number below `count` that differs for every `i`: evenly spaced samples may hit the same place
 /// of every grid line.
 fn scattered(i: usize, count: usize) -> usize {
-    // Multiples of the golden ratio (Knuth, TAOCP 3, 6.4).
-    ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % count
+    ((i as u64).wrapping_mul(SPREAD) >> 32) as usize % count
 }
 
 #[derive(Debug, Default)]
 struct ContiguityCounts {
     entries: usize,
     shifted: usize,
-    runs: usize,
+    contiguous: usize,
 }
 
 impl ContiguityCounts {
@@ -92,7 +91,7 @@ impl ContiguityCounts {
                 col_idx[from..to].iter().zip(above).filter(|&pair| continues(pair)).count();
             let second = from.max(start + 1).min(to);
             let before = &col_idx[second.saturating_sub(1)..];
-            counts.runs +=
+            counts.contiguous +=
                 col_idx[second..to].iter().zip(before).filter(|&pair| continues(pair)).count();
             row += 1;
         }
@@ -103,7 +102,7 @@ impl ContiguityCounts {
         Self {
             entries: self.entries + other.entries,
             shifted: self.shifted + other.shifted,
-            runs: self.runs + other.runs,
+            contiguous: self.contiguous + other.contiguous,
         }
     }
 }
@@ -123,9 +122,10 @@ mod tests {
                 pair[1].iter().zip(pair[0]).filter(|(col, over)| **col == **over + 1).count()
             })
             .sum();
-        let runs = rows.iter().flat_map(|row| row.windows(2)).filter(|w| w[1] == w[0] + 1).count();
+        let contiguous =
+            rows.iter().flat_map(|row| row.windows(2)).filter(|w| w[1] == w[0] + 1).count();
         let share = |count: usize| ratio(count as f64, a.nnz() as f64);
-        Contiguity { shifted: share(shifted), runs: share(runs) }
+        Contiguity { shifted: share(shifted), contiguous: share(contiguous) }
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
                 let most = if a.nnz() <= EXACT_NNZ { 1e-12 } else { 0.02 };
                 let error = (estimated.shifted - found.shifted)
                     .abs()
-                    .max((estimated.runs - found.runs).abs());
+                    .max((estimated.contiguous - found.contiguous).abs());
                 assert!(error < most, "{}: {estimated:?}, {found:?}", entry.entry().name);
             }
         }

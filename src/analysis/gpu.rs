@@ -3,7 +3,8 @@
 //! of a matrix in its own memory. All numbers are those of an analysis on the host.
 
 use super::constants::{
-    CLASSES, HISTOGRAM, SECTION, SLICE_SUMS, TILE_ROWS, TOUCH_DIGITS, TOUCH_ROUNDS,
+    CLASSES, HISTOGRAM, NOT_BF16, NOT_F16, NOT_F32, SECTION, SLICE_SUMS, TILE_ROWS, TOUCH_DIGITS,
+    TOUCH_ROUNDS,
 };
 use super::contiguity::{self, Contiguity};
 use super::gpu_columns::{FILE, GpuColumns, SMALL, WARP};
@@ -29,7 +30,7 @@ const FEW_BLOCKS: usize = 8;
 /// Numbers that the kernels find. They use the same layout.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Found {
+struct KernelCounts {
     changes: u64,
     listed: u64,
     slices: [u64; SLICE_SUMS],
@@ -45,15 +46,15 @@ struct Found {
 
 impl GpuColumns<'_> {
     /// Enqueues the row lengths. Returns the list of long rows.
-    fn row_lengths(&self, found: Ptr<Found>) -> Result<Ptr<u32>, Error> {
+    fn row_lengths(&self, found: Ptr<KernelCounts>) -> Result<Ptr<u32>, Error> {
         let listed = self.work.take(self.nnz() / HISTOGRAM)?;
         let blocks = self.nrows.div_ceil(TILE_ROWS) as u32;
         let launch = Launch::new(blocks, BLOCK).with(RowLengths {
             row_ptr: self.row_ptr(),
             nrows: self.nrows as u32,
-            histogram: field(found, offset_of!(Found, histogram)),
+            histogram: field(found, offset_of!(KernelCounts, histogram)),
             listed,
-            found: field(found, offset_of!(Found, changes)),
+            found: field(found, offset_of!(KernelCounts, changes)),
         });
         // SAFETY: there is a block for every tile of rows, and room for all rows that are listed,
         // each of which has as many entries as the table.
@@ -62,7 +63,7 @@ impl GpuColumns<'_> {
     }
 
     /// Enqueues the column contiguity.
-    fn contiguity(&self, found: Ptr<Found>) -> Result<(), Error> {
+    fn contiguity(&self, found: Ptr<KernelCounts>) -> Result<(), Error> {
         let (every, count) = contiguity::sections(self.nnz());
         let launch = Launch::over(count, WARP).with(crate::device::kernels::analysis::Contiguity {
             row_ptr: self.row_ptr(),
@@ -72,19 +73,19 @@ impl GpuColumns<'_> {
             every: every as u32,
             sections: self.nnz().div_ceil(SECTION) as u64,
             count: count as u64,
-            found: field(found, offset_of!(Found, contiguity)),
+            found: field(found, offset_of!(KernelCounts, contiguity)),
         });
         // SAFETY: there is a warp for every section, and none without entries.
         unsafe { self.work.run(FILE, "contiguity", launch) }
     }
 
     /// Enqueues the statistics of the values.
-    fn values<T: Scalar>(&self, values: &Buffer<T>, found: Ptr<Found>) -> Result<(), Error> {
+    fn values<T: Scalar>(&self, values: &Buffer<T>, found: Ptr<KernelCounts>) -> Result<(), Error> {
         let launch = few_blocks(self.gpu, values.len());
         let (values, count) = (values.ptr(), values.len() as u64);
-        let slots = field(found, offset_of!(Found, values));
-        let counts = field(found, offset_of!(Found, distinct));
-        let inexact = field(found, offset_of!(Found, inexact));
+        let slots = field(found, offset_of!(KernelCounts, values));
+        let counts = field(found, offset_of!(KernelCounts, distinct));
+        let inexact = field(found, offset_of!(KernelCounts, inexact));
         // SAFETY: the table has its size, and the counts are two.
         unsafe {
             let distinct = launch.with(Distinct { values, count, slots, counts });
@@ -95,7 +96,7 @@ impl GpuColumns<'_> {
     }
 
     /// Reads the numbers. Waits for everything enqueued.
-    fn read(&self, found: Ptr<Found>) -> Result<Box<Found>, Error> {
+    fn read(&self, found: Ptr<KernelCounts>) -> Result<Box<KernelCounts>, Error> {
         Ok(Box::new(self.work.read_vec(found, 1)?[0]))
     }
 }
@@ -118,7 +119,7 @@ impl<'a> TouchSort<'a> {
     }
 
     /// Distance of the beginnings of windows, halved.
-    fn apart(&self) -> u64 {
+    fn half_distance(&self) -> u64 {
         ((self.a.nnz() - self.sampling.window) / (2 * self.sampling.windows.max(1))) as u64
     }
 
@@ -134,7 +135,7 @@ impl<'a> TouchSort<'a> {
         let launch = Launch::new(tiles(count) as u32, BLOCK).with(CountTouches {
             cols: a.col_idx(),
             window: sampling.window as u64,
-            apart: self.apart(),
+            half_distance: self.half_distance(),
             skipped: sampling.skipped,
             from,
             count: count as u64,
@@ -163,7 +164,7 @@ impl<'a> TouchSort<'a> {
             let launch = Launch::new(tiles(count) as u32, BLOCK).with(PlaceTouches {
                 cols: a.col_idx(),
                 window: sampling.window as u64,
-                apart: self.apart(),
+                half_distance: self.half_distance(),
                 skipped: sampling.skipped,
                 from,
                 count: count as u64,
@@ -205,7 +206,7 @@ fn room(sampling: &Sampling) -> usize {
 }
 
 /// Address of a field at `offset` bytes.
-fn field<N>(found: Ptr<Found>, offset: usize) -> Ptr<N> {
+fn field<N>(found: Ptr<KernelCounts>, offset: usize) -> Ptr<N> {
     found.cast::<u8>().add(offset).cast()
 }
 
@@ -223,13 +224,13 @@ impl Analysis {
         let sampling = Sampling::of(source.nnz(), Reuse::groups(source.ncols));
         let a = &GpuColumns::with_room(source, room(&sampling))?;
         let _span = span!(DEBUG, "analyze", rows = a.nrows, cols = a.ncols, nnz = a.nnz());
-        let found = a.work.cleared::<u64>(size_of::<Found>() / size_of::<u64>())?.cast();
-        let sort = TouchSort::new(a, sampling, field(found, offset_of!(Found, touches)))?;
+        let found = a.work.cleared::<u64>(size_of::<KernelCounts>() / size_of::<u64>())?.cast();
+        let sort = TouchSort::new(a, sampling, field(found, offset_of!(KernelCounts, touches)))?;
         let listed = a.row_lengths(found)?;
         a.contiguity(found)?;
         a.values(&source.values, found)?;
         let first = a.read(found)?;
-        sort.tally(first.touches as usize, field(found, offset_of!(Found, distances)))?;
+        sort.tally(first.touches as usize, field(found, offset_of!(KernelCounts, distances)))?;
         let rows = RowStats::from_histogram(a.ncols, first.histogram(a, listed)?, first.changes);
         let mut probes = Probes::default();
         (formats.probe)(Sampler::Gpu(a), &rows, &mut probes)?;
@@ -272,14 +273,14 @@ impl Histogram {
     ///
     /// Errors of the GPU.
     pub(crate) fn on_gpu<T: Scalar>(source: &CsrSource<T>) -> Result<Self, Error> {
-        let a = &GpuColumns::with_room(source, size_of::<Found>() + SMALL)?;
-        let found = a.work.cleared::<u64>(size_of::<Found>() / size_of::<u64>())?.cast();
+        let a = &GpuColumns::with_room(source, size_of::<KernelCounts>() + SMALL)?;
+        let found = a.work.cleared::<u64>(size_of::<KernelCounts>() / size_of::<u64>())?.cast();
         let listed = a.row_lengths(found)?;
         a.read(found)?.histogram(a, listed)
     }
 }
 
-impl Found {
+impl KernelCounts {
     /// Histogram of the row lengths, with those of the long rows in `listed`.
     fn histogram(&self, a: &GpuColumns<'_>, listed: Ptr<u32>) -> Result<Histogram, Error> {
         let mut counts = Counts::default();
@@ -291,15 +292,18 @@ impl Found {
 
     fn contiguity(&self, nnz: usize) -> Contiguity {
         let entries = contiguity::sampled(nnz) as f64;
-        let [shifted, runs] = self.contiguity.map(|count| ratio(count as f64, entries));
-        Contiguity { shifted, runs }
+        let [shifted, contiguous] = self.contiguity.map(|count| ratio(count as f64, entries));
+        Contiguity { shifted, contiguous }
     }
 
     fn values<T: Scalar>(&self) -> ValueStatistics {
         let [others, zero] = self.distinct;
         let others = (others as usize).min(DICTIONARY + 1);
         let set = ValueSet::from_table(Box::new(self.values), others, zero != 0);
-        let holds = |bit: u32| self.inexact >> bit & 1 == 0;
-        ValueStatistics::new::<T>(&set, ExactIn { bf16: holds(0), f16: holds(1), f32: holds(2) })
+        let holds = |flag: u32| self.inexact & flag == 0;
+        ValueStatistics::new::<T>(
+            &set,
+            ExactIn { bf16: holds(NOT_BF16), f16: holds(NOT_F16), f32: holds(NOT_F32) },
+        )
     }
 }

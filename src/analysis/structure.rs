@@ -18,7 +18,7 @@ pub struct Structure {
     pub shifted: f64,
     /// Share of contiguous entries, whose column is one more than that of the previous entry of
     /// their row, as in dense blocks and bands. Measured on the same entries.
-    pub runs: f64,
+    pub contiguous: f64,
     /// Number of distinct values.
     pub distinct_values: Distinct,
     /// True if there are values and all are 1.
@@ -32,9 +32,9 @@ pub struct Structure {
 
 impl Structure {
     pub(super) fn new(contiguity: Contiguity, values: ValueStatistics, reuse: Reuse) -> Self {
-        let Contiguity { shifted, runs } = contiguity;
+        let Contiguity { shifted, contiguous } = contiguity;
         let ValueStatistics { distinct: distinct_values, all_ones, exact_in } = values;
-        Self { shifted, runs, distinct_values, all_ones, exact_in, reuse }
+        Self { shifted, contiguous, distinct_values, all_ones, exact_in, reuse }
     }
 
     /// Structure with the features of other values.

@@ -35,7 +35,7 @@ fn a_tridiagonal_matrix_by_hand() {
     let (p, s) = estimated(5, &rows);
     assert_eq!((p.lower_bandwidth, p.upper_bandwidth, p.bandwidth(), p.diagonals), (1, 1, 1, 3));
     assert_eq!(p.profile, 4);
-    assert_eq!((s.shifted, s.runs), (8.0 / 13.0, 8.0 / 13.0));
+    assert_eq!((s.shifted, s.contiguous), (8.0 / 13.0, 8.0 / 13.0));
     assert_eq!((p.sorted, p.duplicates, s.all_ones), (true, false, true));
     assert_eq!(s.distinct_values, Distinct::Exactly(1));
     assert_eq!((p.span_below_8_bits, p.span_below_16_bits), (1.0, 1.0));
@@ -84,7 +84,7 @@ fn nothing_is_all_zeros() {
         let spans = if m == 0 { 0.0 } else { 1.0 };
         let nothing = Structure {
             shifted: 0.0,
-            runs: 0.0,
+            contiguous: 0.0,
             distinct_values: Distinct::Exactly(0),
             all_ones: false,
             exact_in: ExactIn::default().below(ScalarKind::F32),
@@ -116,7 +116,7 @@ fn one_dense_row() {
     let (p, s) = (Pattern::of(a.view()), &analysis.structure);
     assert_eq!((p.diagonals, p.lower_bandwidth, p.upper_bandwidth), (u64::from(n), 33, n - 34));
     assert_eq!((p.profile, s.shifted, p.span_below_16_bits), (33, 0.0, 1.0));
-    assert!(s.runs > 0.99 && s.runs < 1.0);
+    assert!(s.contiguous > 0.99 && s.contiguous < 1.0);
     assert_eq!((s.distinct_values, s.reuse.first), (Distinct::Many, s.reuse.window.div_ceil(8)));
     assert!((p.blocks.b2 - 0.5).abs() < 1e-12);
     assert_eq!((analysis.rows.half_rows, analysis.rows.max), (1, n));

@@ -1,6 +1,7 @@
 //! The distinct values of a matrix, by their bits.
 
 pub(crate) use super::constants::{DICTIONARY, VALUE_SLOTS};
+use super::constants::{SPREAD, VALUE_SLOT_BITS};
 use crate::{Scalar, parallel};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,14 +13,10 @@ const CHUNK: usize = 1 << 14;
 /// for it. Fewer than 2¹⁹ values are not shared among threads.
 const TOGETHER: usize = (1 << 18) / CHUNK + 1;
 
-/// 2⁶⁴ over the golden ratio: multiplying by it spreads keys over the upper bits (Knuth, TAOCP
-/// 3, 6.4).
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-
 /// First slot of the search for a key.
 #[inline]
 pub(crate) fn hash(bits: u64) -> usize {
-    (bits.wrapping_mul(SPREAD) >> (u64::BITS - VALUE_SLOTS.ilog2())) as usize
+    (bits.wrapping_mul(SPREAD) >> (u64::BITS - VALUE_SLOT_BITS)) as usize
 }
 
 /// The distinct values found so far, by their bits: a small open-addressing table.

@@ -16,7 +16,6 @@ mod device_sorting;
 mod device_vectors;
 pub mod dia;
 pub mod ell;
-mod encoded;
 pub mod hyb;
 pub mod jds;
 mod plan_text;
@@ -39,15 +38,15 @@ pub(crate) use chunks::{chunk_rows, chunks};
 #[doc(hidden)]
 pub use costs::{Costs, KernelCosts};
 pub(crate) use device_vectors::DeviceVectors;
-pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use plan_text::PlanArgs;
+pub(crate) use psell::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
 pub(crate) use spmm::{DeviceSpmm, HostSpmm, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
-pub(crate) use update::{Arrays, NoArrays, Updater};
+pub(crate) use update::{Arrays, NoValueSlots, Updater};
 pub use work::Work;
 pub(crate) use work::{
     STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
@@ -245,8 +244,8 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 
     /// Arrays with the values, which are zero in slots without an entry; or the reason why there
     /// are none.
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
-        Err(NoArrays::NO_PLACES)
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+        Err(NoValueSlots::NO_VALUE_SLOTS)
     }
 
     /// Values that are stored in fewer bytes or as codes, if the format has such values.
@@ -350,8 +349,8 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
 
     /// The same arrays as [`HostMatrix::values_mut`], with their lengths.
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
-        Err(NoArrays::NO_PLACES)
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+        Err(NoValueSlots::NO_VALUE_SLOTS)
     }
 
     /// As [`HostMatrix::encoded_mut`].

@@ -123,7 +123,8 @@ macro_rules! registry {
             /// Plan for SpMM with a matrix: of the first format that has kernels for it.
             pub(crate) fn for_spmm(analysis: &Analysis, on: Target) -> Self {
                 let plans = [$($module::$Format::spmm_plan(analysis, on).map(Self::$Format)),+];
-                plans.into_iter().flatten().next().expect("CSR has it on CPUs, packed SELL on GPUs")
+                let plan = plans.into_iter().flatten().next();
+                plan.expect("a format has SpMM on every kind of device")
             }
 
             /// True if the format has kernels for SpMM on such a device.
@@ -181,10 +182,10 @@ macro_rules! registry {
             /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
             pub(crate) fn pack_on_device<T: Scalar>(
                 &self,
-                there: &CsrSource<T>,
+                source: &CsrSource<T>,
             ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
                 match self {
-                    $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, there)),+
+                    $(Self::$Format(plan) => $module::$Format::pack_on_device(plan, source)),+
                 }
             }
 

@@ -44,9 +44,9 @@ impl<T: Scalar> ResidentMatrix<T> {
     /// As [`on`](Self::on).
     pub(crate) fn packed_on_device(
         plan: &Plan,
-        there: &CsrSource<T>,
+        source: &CsrSource<T>,
     ) -> Result<Option<Self>, Error> {
-        Ok(plan.pack_on_device(there)?.map(|packed| Self::Gpu(there.gpu, packed)))
+        Ok(plan.pack_on_device(source)?.map(|packed| Self::Gpu(source.gpu, packed)))
     }
 
     /// Changes to another plan that uses the same arrays. False if there is no such plan or if the

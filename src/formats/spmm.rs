@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Number of vectors below which row-major multivectors are read in place: kernels count the bytes
 /// from one column to the next in 32 bits.
-const MOST_APART: usize = 1 << 28;
+const IN_PLACE_LIMIT: usize = 1 << 28;
 
 /// Columns that a CPU thread copies at a time.
 const COPIED_COLUMNS: usize = 1 << 12;
@@ -367,8 +367,9 @@ impl<T: Scalar> GpuSpmm<T> {
     ) -> Result<(), Error> {
         let ([element, next], [row, vector]) = shape.strides();
         let all = DeviceVectors { x, stride: element, y, row, vector, count: shape.count };
-        let direct =
-            shape.layout == Layout::RowMajor && all.unit().is_some() && shape.count < MOST_APART;
+        let direct = shape.layout == Layout::RowMajor
+            && all.unit().is_some()
+            && shape.count < IN_PLACE_LIMIT;
         let step = if direct { DeviceVectors::<T>::MOST } else { Self::WIDTH };
         let copy = if direct { Ptr::NULL } else { self.copy.on(queue)? };
         for first in (0..shape.count).step_by(step) {

@@ -6,7 +6,7 @@
 //! arrays of values. Values of fewer bytes and codes cannot hold the numbers of entries; formats
 //! that have them report their slots themselves.
 
-use super::encoded::{Narrowed, ValueStorage, coded, narrowed};
+use super::psell::{Narrowed, ValueStorage, coded, narrowed};
 use super::resident::keep;
 use super::units::{PER_THREAD, Units};
 use super::{Access, Plan, ResidentMatrix};
@@ -24,29 +24,29 @@ pub(crate) type Arrays<A> = [A; 2];
 /// Reason why a packed matrix has no such arrays, as a clause that completes
 /// [`Error::NotUpdatable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoArrays(&'static str);
+pub(crate) struct NoValueSlots(&'static str);
 
-impl NoArrays {
+impl NoValueSlots {
     /// Default of formats that do not expose their values.
-    pub(crate) const NO_PLACES: Self =
+    pub(crate) const NO_VALUE_SLOTS: Self =
         Self("its format does not keep every value in a place of its own");
-    /// The values are stored as codes, or as one value for all entries.
+    /// Values stored as codes, or as one value for all entries.
     pub(crate) const CODED: Self =
         Self("it keeps codes of the few values that there were, or only one for all entries");
-    /// A part of the values is on another device.
-    pub(crate) const ELSEWHERE: Self = Self("a part of the matrix is in the memory of the host");
-    /// On a GPU it is unknown without waiting if numbers fit fewer bytes.
+    /// A part of the values on another device.
+    pub(crate) const ON_HOST: Self = Self("a part of the matrix is in the memory of the host");
+    /// Range unknown without waiting, on a GPU.
     const UNCHECKED: Self = Self(
         "it stores them in fewer bytes or as codes, and those in the memory of the GPU cannot be \
          checked on the way; `update_values` takes them from the host",
     );
-    /// There are more new values than codes.
+    /// More distinct new values than codes.
     const TOO_MANY_VALUES: Self =
         Self("it keeps codes of values, which name no more than 256, and the new ones are more");
-    /// One value is stored for all entries.
+    /// Different new values where one is stored for all entries.
     const NOT_THE_SAME: Self =
         Self("it keeps one for all entries, and the new ones are not all the same");
-    /// Slots are counted in 32 bits.
+    /// More slots than 32 bits can count.
     const TOO_MANY: Self = Self("it has 2³² slots or more");
 }
 
@@ -112,7 +112,7 @@ impl Updater {
         a: CsrView<'_, T>,
         edited: bool,
     ) -> Result<Self, Error> {
-        let refused = |NoArrays(reason)| Error::NotUpdatable { plan: plan.to_string(), reason };
+        let refused = |NoValueSlots(reason)| Error::NotUpdatable { plan: plan.to_string(), reason };
         let storage = matrix.storage();
         let made = |place| Self {
             nnz: a.nnz(),
@@ -124,7 +124,7 @@ impl Updater {
         if storage != ValueStorage::Plain {
             return SlotMap::encoded(matrix, storage)?
                 .map(made)
-                .ok_or_else(|| refused(NoArrays::TOO_MANY));
+                .ok_or_else(|| refused(NoValueSlots::TOO_MANY));
         }
         let gpu = match matrix {
             ResidentMatrix::Host(matrix) => matrix.values_mut().map(|_| None),
@@ -134,7 +134,8 @@ impl Updater {
         let slots = match matrix {
             _ if plan.keeps_order() => None,
             ResidentMatrix::Host(matrix) if edited => {
-                let access = matrix.access().ok_or_else(|| refused(NoArrays::NO_PLACES))?;
+                let access =
+                    matrix.access().ok_or_else(|| refused(NoValueSlots::NO_VALUE_SLOTS))?;
                 Some(slots_by_row(access, a).map_err(refused)?)
             }
             _ => Some(slots(plan, a)?.map_err(refused)?),
@@ -194,8 +195,11 @@ impl Updater {
                 return self.update_narrow(matrix, narrowed(values, precision).map_err(inexact)?);
             }
             ValueStorage::Coded(room) => {
-                let reason =
-                    if room == 1 { NoArrays::NOT_THE_SAME } else { NoArrays::TOO_MANY_VALUES };
+                let reason = if room == 1 {
+                    NoValueSlots::NOT_THE_SAME
+                } else {
+                    NoValueSlots::TOO_MANY_VALUES
+                };
                 let (codes, dictionary) =
                     coded(values, room).ok_or_else(|| self.refused(reason))?;
                 return self.update_coded(matrix, &codes, dictionary);
@@ -324,7 +328,7 @@ impl Updater {
             return self.update(matrix, values.host());
         };
         if self.storage != ValueStorage::Plain {
-            return Err(self.refused(NoArrays::UNCHECKED));
+            return Err(self.refused(NoValueSlots::UNCHECKED));
         }
         let _lock = queue.lock()?;
         keep(queue, matrix, [values]);
@@ -368,7 +372,7 @@ impl Updater {
         unsafe { kernel.launch(queue, launch) }
     }
 
-    fn refused(&self, NoArrays(reason): NoArrays) -> Error {
+    fn refused(&self, NoValueSlots(reason): NoValueSlots) -> Error {
         Error::NotUpdatable { plan: self.plan.clone(), reason }
     }
 
@@ -379,12 +383,15 @@ impl Updater {
 }
 
 /// Slot of every entry of `a` under a plan, or the reason why it is unknown.
-fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, NoArrays>, Error> {
+fn slots<T: Scalar>(
+    plan: &Plan,
+    a: CsrView<'_, T>,
+) -> Result<Result<Vec<u32>, NoValueSlots>, Error> {
     /// Marks an entry without a slot.
     const NONE: u32 = u32::MAX;
     let nnz = a.nnz();
     if nnz as u64 >= u64::from(NONE) {
-        return Ok(Err(NoArrays::TOO_MANY));
+        return Ok(Err(NoValueSlots::TOO_MANY));
     }
     // Bits, so that an f32 holds them as exactly as an f64; 0 stands for padding.
     let numbers = memory::listed((0..nnz).map(|entry| T::from_bits(entry as u64 + 1)))?;
@@ -399,7 +406,7 @@ fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, N
         Err(reason) => return Ok(Err(reason)),
     };
     if arrays.iter().map(|array| array.len() as u64).sum::<u64>() >= u64::from(NONE) {
-        return Ok(Err(NoArrays::TOO_MANY));
+        return Ok(Err(NoValueSlots::TOO_MANY));
     }
     let mut slots = memory::filled(nnz, NONE)?;
     let out = Output::new(&mut slots);
@@ -417,16 +424,16 @@ fn slots<T: Scalar>(plan: &Plan, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, N
         });
         before += array.len();
     }
-    if slots.contains(&NONE) { Ok(Err(NoArrays::NO_PLACES)) } else { Ok(Ok(slots)) }
+    if slots.contains(&NONE) { Ok(Err(NoValueSlots::NO_VALUE_SLOTS)) } else { Ok(Ok(slots)) }
 }
 
 /// Slot of every entry of `a`, as reported by the matrix.
 fn slots_by_row<T: Scalar>(
     matrix: &dyn Access<T>,
     a: CsrView<'_, T>,
-) -> Result<Vec<u32>, NoArrays> {
+) -> Result<Vec<u32>, NoValueSlots> {
     if u32::try_from(matrix.slot_count()).is_err() {
-        return Err(NoArrays::TOO_MANY);
+        return Err(NoValueSlots::TOO_MANY);
     }
     let mut slots = Vec::with_capacity(a.nnz());
     (0..a.nrows()).for_each(|row| matrix.visit_row(row, &mut |slot, _, _| slots.push(slot as u32)));

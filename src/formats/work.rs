@@ -40,20 +40,15 @@ pub struct Work {
     /// Maximum number of slots that one thread of a GPU processes.
     pub critical_path: u64,
     /// Of `slots` and `tail`, those whose value is looked up by its code.
-    #[serde(default)]
     pub decoded: u64,
     /// Of `rows`, those whose length no branch depends on.
-    #[serde(default)]
     pub branchless: u64,
     /// Number of kernels that an SpMV on a GPU launches after the first, plus other enqueued
     /// operations, plus 1 if launches that could overlap do not.
-    #[serde(default)]
     pub relaunches: u64,
     /// Number of blocks of a GPU kernel whose launches overlap; 0 for other kernels.
-    #[serde(default)]
     pub overlapping: u64,
     /// Number of long rows, which are multiplied separately from the others in the same launch.
-    #[serde(default)]
     pub long_rows: u64,
 }
 

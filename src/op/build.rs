@@ -31,7 +31,7 @@ pub(super) enum BuildSource<'a, T: Scalar> {
 impl<'a, T: Scalar> BuildSource<'a, T> {
     fn to_pack(&self) -> PackSource<'_, T> {
         match self {
-            Self::Host(a, there) => PackSource::new(*a, there.as_ref()),
+            Self::Host(a, on_gpu) => PackSource::new(*a, on_gpu.as_ref()),
             Self::Gpu(a) => a.into(),
         }
     }
@@ -50,9 +50,9 @@ impl SparseOpBuilder {
         let _span = span!(DEBUG, "build", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         let a = self.rounded(a)?;
         Analysis::check_memory(a.view())?;
-        let ((analyzed, there), total) = timed(|| self.analyzed_and_copied(a.view()));
+        let ((analyzed, on_gpu), total) = timed(|| self.analyzed_and_copied(a.view()));
         let (analysis, analyze) = analyzed;
-        let mut op = self.build_rounded(a.view(), there, &analysis)?;
+        let mut op = self.build_rounded(a.view(), on_gpu, &analysis)?;
         op.preparation.analyze = analyze;
         op.preparation.upload += total - analyze;
         Ok(op)
@@ -76,11 +76,11 @@ impl SparseOpBuilder {
         a: CsrView<'_, T>,
     ) -> ((Analysis, f64), Option<CsrSource<T>>) {
         let analyze = || timed(|| formats::analyze(a));
-        let packs_there = match &self.tuning {
+        let packs_on_device = match &self.tuning {
             Tuning::Fixed(plan) => plan.packs_on_device(),
             _ => true,
         };
-        if a.nnz() < SHARED || !packs_there || self.device == Some(Device::Cpu) {
+        if a.nnz() < SHARED || !packs_on_device || self.device == Some(Device::Cpu) {
             return (analyze(), None);
         }
         let Device::Cuda(gpu) = self.device.clone().unwrap_or_else(Device::auto) else {
@@ -97,10 +97,10 @@ impl SparseOpBuilder {
             CsrSource::upload(a, gpu).ok()
         };
         if gpu.needs_no_compiler(&formats::analysis_kernels::<T>()) {
-            let there = copy();
+            let on_gpu = copy();
             let (analysis, seconds) =
-                timed(|| there.as_ref().and_then(|there| formats::analyze_on_gpu(there).ok()));
-            return (analysis.map_or_else(analyze, |analysis| (analysis, seconds)), there);
+                timed(|| on_gpu.as_ref().and_then(|on_gpu| formats::analyze_on_gpu(on_gpu).ok()));
+            return (analysis.map_or_else(analyze, |analysis| (analysis, seconds)), on_gpu);
         }
         std::thread::scope(|scope| {
             let copy = std::thread::Builder::new().spawn_scoped(scope, copy);
@@ -140,11 +140,11 @@ impl SparseOpBuilder {
     fn build_rounded<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
-        there: Option<CsrSource<T>>,
+        on_gpu: Option<CsrSource<T>>,
         analysis: &Analysis,
     ) -> Result<SparseOp<T>, Error> {
         let device = self.device.clone().unwrap_or_else(Device::auto);
-        let built = self.build_in_memory(&device, BuildSource::Host(a, there), analysis);
+        let built = self.build_in_memory(&device, BuildSource::Host(a, on_gpu), analysis);
         let reason = match built {
             Err(error)
                 if self.device.is_none() && device != Device::Cpu && self.is_due_to_gpu(&error) =>

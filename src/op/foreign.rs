@@ -48,10 +48,10 @@ impl SparseOpBuilder {
         let on_device = self.clone().device(device.clone());
         let (analyzed, seconds) = timed(|| {
             a.wait_for(stream)?;
-            Ok::<_, Error>(self.analyzed_there(a))
+            Ok::<_, Error>(self.analyzed_on_gpu(a))
         });
-        if let Some((there, analysis)) = analyzed? {
-            let source = BuildSource::Gpu(there);
+        if let Some((source, analysis)) = analyzed? {
+            let source = BuildSource::Gpu(source);
             let mut op = on_device.build_in_memory(device, source, &analysis)?;
             op.preparation.analyze = seconds;
             return Ok(op);
@@ -73,20 +73,20 @@ impl SparseOpBuilder {
     /// Checks and analyses a matrix in GPU memory where it is. `None` if the host has to do that:
     /// for a plan that only the host packs, for rounded values, for small matrices, which the host
     /// packs, too, for arrays that are not those of a matrix, and where the GPU fails.
-    fn analyzed_there<T: Scalar>(&self, a: &ForeignCsr<T>) -> Option<(CsrSource<T>, Analysis)> {
-        let packs_there = match &self.tuning {
+    fn analyzed_on_gpu<T: Scalar>(&self, a: &ForeignCsr<T>) -> Option<(CsrSource<T>, Analysis)> {
+        let packs_on_device = match &self.tuning {
             Tuning::Fixed(plan) => plan.packs_on_device(),
             _ => true,
         };
         let (Device::Cuda(gpu), (nrows, _)) = (a.device(), a.shape()) else { return None };
-        if !packs_there || self.value_precision.is_some() || nrows + a.nnz() < SMALL {
+        if !packs_on_device || self.value_precision.is_some() || nrows + a.nnz() < SMALL {
             return None;
         }
         gpu.with_kernels(formats::analysis_kernels::<T>(), || {
             // SAFETY: `a` outlives all uses.
-            let there = unsafe { CsrSource::around(a) }.ok()??;
-            let analysis = formats::analyze_on_gpu(&there).ok()?;
-            Some((there, analysis))
+            let source = unsafe { CsrSource::around(a) }.ok()??;
+            let analysis = formats::analyze_on_gpu(&source).ok()?;
+            Some((source, analysis))
         })
     }
 }

@@ -92,7 +92,7 @@ impl SparseOpBuilder {
         let mut all: Vec<_> = plans.iter().flat_map(kernels).collect();
         all.extend(is_checked.then(|| ("gate".into(), "gate_wait".to_owned())));
         // For the next matrix, if the host has analysed this one.
-        all.extend(source.there.into_iter().flat_map(|_| formats::analysis_kernels::<T>()));
+        all.extend(source.on_gpu.into_iter().flat_map(|_| formats::analysis_kernels::<T>()));
         all.sort_by_cached_key(|(module, name)| (module.to_string(), name.clone()));
         all.dedup();
         all

@@ -11,8 +11,8 @@ pub enum Tuning {
     Predict,
     /// Prediction, checked on the matrix itself with at most 30 products and 2 % of the expected
     /// ones ([`expected_calls`](crate::SparseOpBuilder::expected_calls)), of which it takes at most
-    /// a tenth: the likeliest kernels of plain CSR are timed, another plan is packed if its
-    /// expected improvement pays for it, and the fastest stays.
+    /// a tenth: the kernels of plain CSR with the least predicted times are timed, another plan is
+    /// packed if its expected improvement pays for it, and the fastest stays.
     ///
     /// As [`Predict`](Self::Predict) if fewer than 120 products are expected, for a matrix of fewer
     /// than 4096 entries, with [`deterministic`](crate::SparseOpBuilder::deterministic), on the CPU

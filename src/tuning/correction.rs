@@ -33,7 +33,7 @@ pub enum Feature {
     /// The same for 2¹⁶ entries.
     Within64k,
     /// Share of entries whose column follows that of the entry before.
-    Runs,
+    Contiguous,
     /// Rows whose length differs from that of the row before, over rows.
     Changes,
     /// Rows without entries, over rows.
@@ -60,7 +60,7 @@ impl Feature {
         Self::Vectors,
         Self::Within1k,
         Self::Within64k,
-        Self::Runs,
+        Self::Contiguous,
         Self::Changes,
         Self::Empty,
         Self::Padding,
@@ -78,7 +78,7 @@ impl Display for Feature {
             Self::Vectors => "the bytes of the vectors",
             Self::Within1k => "the share of columns used again within 2^10 entries",
             Self::Within64k => "the share of columns used again within 2^16 entries",
-            Self::Runs => "the share of contiguous columns",
+            Self::Contiguous => "the share of contiguous columns",
             Self::Changes => "the share of rows unlike the row before",
             Self::Empty => "the share of empty rows",
             Self::Padding => "the padding ratio",
@@ -103,7 +103,7 @@ pub fn correction_features(work: &Work, features: &MatrixFeatures, cache_bytes: 
         bytes(work.vector_bytes),
         features.reuse.share_within(1024.0),
         features.reuse.share_within(65_536.0),
-        features.runs,
+        features.contiguous,
         features.changes as f64 / rows,
         features.empty_rows as f64 / rows,
         steps(work.padding_ratio(features.nnz)),

@@ -36,13 +36,13 @@ pub enum Term {
     /// Gathering elements of `x` one by one.
     Gathers,
     /// Additions to a sum that depend on the addition before.
-    Chains,
+    DependentAdds,
     /// Testing slots for padding.
-    Guards,
+    MaskedSlots,
     /// Masks of slots whose `x` is gathered, on a CPU.
-    GatherMasks,
+    MaskedGathers,
     /// Following many columns at the same time.
-    Strides,
+    StridedSlots,
     /// Looking values up by their codes.
     Decodes,
     /// Multiplying the entries of the COO part.
@@ -73,7 +73,7 @@ pub enum Term {
     /// Additional latency of the work of one thread of a GPU if its data come from memory.
     MemoryLatency,
     /// Streaming data that do not stay in the cache.
-    Stream,
+    Bytes,
 }
 
 impl Term {
@@ -86,10 +86,10 @@ impl Term {
         Self::WakeUp,
         Self::Slots,
         Self::Gathers,
-        Self::Chains,
-        Self::Guards,
-        Self::GatherMasks,
-        Self::Strides,
+        Self::DependentAdds,
+        Self::MaskedSlots,
+        Self::MaskedGathers,
+        Self::StridedSlots,
         Self::Decodes,
         Self::Tail,
         Self::Rows,
@@ -104,7 +104,7 @@ impl Term {
         Self::LongRowLatency,
         Self::LongRows,
         Self::MemoryLatency,
-        Self::Stream,
+        Self::Bytes,
     ];
 
     /// True if more threads shorten the term. Memory and the call are not shortened.
@@ -118,7 +118,7 @@ impl Term {
                 | Self::CriticalPath
                 | Self::LongRowLatency
                 | Self::MemoryLatency
-                | Self::Stream
+                | Self::Bytes
         )
     }
 
@@ -128,9 +128,9 @@ impl Term {
             Self::Call => "launch overhead",
             Self::WakeUp => "thread wake-up",
             Self::Slots => "stored slots",
-            Self::Chains => "dependent additions",
-            Self::Guards | Self::GatherMasks => "padding masks",
-            Self::Strides => "concurrent column streams",
+            Self::DependentAdds => "dependent additions",
+            Self::MaskedSlots | Self::MaskedGathers => "padding masks",
+            Self::StridedSlots => "concurrent column streams",
             Self::Decodes => "dictionary lookups",
             Self::Tail => "the COO part",
             Self::Rows => "row sums",
@@ -143,7 +143,7 @@ impl Term {
             Self::LongRows => "long rows, multiplied separately",
             Self::CriticalPath | Self::MemoryLatency => "the longest row or slice of one thread",
             Self::LongRowLatency => "pieces of the longest row, multiplied separately",
-            Self::Stream => "memory traffic",
+            Self::Bytes => "memory traffic",
         }
     }
 }
@@ -161,7 +161,7 @@ macro_rules! coefficients {
             pub pack_slot: f64,
             /// Packing of a row.
             pub pack_row: f64,
-            /// Fixed cost of packing; 0 in older profiles.
+            /// Fixed cost of packing.
             pub pack_call: f64,
         }
 
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!((apart(7 * 1024, 0, &gpu), apart(7 * 1024, 9, &cpu)), (0.0, 0.0));
         let uneven = |device| work_terms_of(9, 0, device)[Term::Uneven as usize];
         assert!(uneven(&gpu) > 0.0 && uneven(&cpu) == 0.0);
-        let masks = |device| work_terms_of(9, 0, device)[Term::GatherMasks as usize];
+        let masks = |device| work_terms_of(9, 0, device)[Term::MaskedGathers as usize];
         assert_eq!((masks(&cpu), masks(&gpu)), (20.0, 0.0));
     }
 
@@ -463,8 +463,8 @@ mod tests {
         assert_eq!(small[Term::Slots as usize], 4.0 * 1000.0);
         let misses = [Term::NearMisses, Term::FarMisses].map(|term| small[term as usize]);
         assert_eq!(misses, [4.0 * 250.0; 2]);
-        assert_eq!(small[Term::Stream as usize], 0.0);
-        assert_eq!(terms(1000, 1_500_000)[Term::Stream as usize], 750_000.0);
-        assert_eq!(terms(1000, 3_000_000)[Term::Stream as usize], 3_000_000.0);
+        assert_eq!(small[Term::Bytes as usize], 0.0);
+        assert_eq!(terms(1000, 1_500_000)[Term::Bytes as usize], 750_000.0);
+        assert_eq!(terms(1000, 3_000_000)[Term::Bytes as usize], 3_000_000.0);
     }
 }

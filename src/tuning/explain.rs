@@ -197,10 +197,7 @@ impl Explanation<'_> {
     /// Precisions of rounded and of stored values, if different from their own type.
     fn values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Request { scalar, value_precision, .. } = self.decision.request;
-        let plan = &self.decision.plan;
-        let values =
-            if let Plan::Psell(plan) = plan { plan.values() } else { ValueEncoding::Plain };
-        match (value_precision, values) {
+        match (value_precision, self.decision.plan.value_encoding()) {
             (None, ValueEncoding::Narrow(precision)) => {
                 writeln!(f, "values   stored exactly in {precision}, multiplied in {scalar}")
             }

@@ -28,7 +28,7 @@ pub struct MatrixFeatures {
     /// Share of the entries whose column is that of the row above, shifted by one.
     pub shifted: f64,
     /// Share of the entries whose column follows that of the entry before in their row.
-    pub runs: f64,
+    pub contiguous: f64,
     /// Reuse distances of the gathers from parts of `x`.
     pub reuse: Reuse,
 }
@@ -47,7 +47,7 @@ impl From<&Analysis> for MatrixFeatures {
             gini: rows.gini,
             changes: rows.changes,
             shifted: structure.shifted,
-            runs: structure.runs,
+            contiguous: structure.contiguous,
             reuse: structure.reuse,
         }
     }

@@ -45,7 +45,7 @@ pub(crate) trait PlanTimer {
 pub(crate) struct PackSource<'a, T: Scalar> {
     place: Place<'a, T>,
     /// The matrix in the memory of the target GPU, if present.
-    pub(crate) there: Option<&'a CsrSource<T>>,
+    pub(crate) on_gpu: Option<&'a CsrSource<T>>,
 }
 
 /// Place of a matrix.
@@ -59,8 +59,8 @@ enum Place<'a, T: Scalar> {
 
 impl<'a, T: Scalar> PackSource<'a, T> {
     /// A matrix in host memory, and its copy in the memory of the target GPU.
-    pub(crate) fn new(a: CsrView<'a, T>, there: Option<&'a CsrSource<T>>) -> Self {
-        Self { place: Place::Host(a), there }
+    pub(crate) fn new(a: CsrView<'a, T>, on_gpu: Option<&'a CsrSource<T>>) -> Self {
+        Self { place: Place::Host(a), on_gpu }
     }
 
     /// The matrix in host memory.
@@ -124,7 +124,7 @@ impl<'a, T: Scalar> From<CsrView<'a, T>> for PackSource<'a, T> {
 
 impl<'a, T: Scalar> From<&'a CsrSource<T>> for PackSource<'a, T> {
     fn from(a: &'a CsrSource<T>) -> Self {
-        Self { place: Place::Gpu(a), there: Some(a) }
+        Self { place: Place::Gpu(a), on_gpu: Some(a) }
     }
 }
 
@@ -185,7 +185,7 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
         if !source.packs_on_device(plan) {
             return Ok(None);
         }
-        let (csr, upload) = match source.there {
+        let (csr, upload) = match source.on_gpu {
             Some(_) => (Ok(None), 0.0),
             None => timed(|| {
                 let bytes = source.csr_bytes();
@@ -195,7 +195,7 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
         };
         let (packed, pack) = timed(|| {
             let csr = csr?;
-            let Some(csr) = csr.as_ref().or(source.there) else { return Ok(None) };
+            let Some(csr) = csr.as_ref().or(source.on_gpu) else { return Ok(None) };
             let span = source.pack_span(plan);
             let packed = ResidentMatrix::packed_on_device(plan, csr)?;
             packed.iter().for_each(|packed| span.record("bytes", packed.bytes()));
@@ -324,7 +324,7 @@ impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
     fn pack(&self, plan: &Plan) -> Result<Ready<ResidentMatrix<T>>, Error> {
         let source = self.source;
         let copied = match self.device {
-            Device::Cuda(gpu) if source.there.is_none() && source.packs_on_device(plan) => {
+            Device::Cuda(gpu) if source.on_gpu.is_none() && source.packs_on_device(plan) => {
                 self.copied(*gpu)?
             }
             _ => None,
@@ -332,7 +332,7 @@ impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
         let Some((copied, upload)) = copied else {
             return Ready::pack(plan, source, self.device);
         };
-        let ready = Ready::pack(plan, PackSource { there: Some(copied), ..source }, self.device)?;
+        let ready = Ready::pack(plan, PackSource { on_gpu: Some(copied), ..source }, self.device)?;
         Ok(Ready { upload: ready.upload + upload, ..ready })
     }
 

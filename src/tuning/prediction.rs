@@ -35,8 +35,8 @@ impl Prediction {
         let coefficients = c.terms();
         let terms: [f64; Term::COUNT] = std::array::from_fn(|i| coefficients[i] * work_terms[i]);
         let total: f64 = terms.iter().sum();
-        // On a GPU the depth covers this: a single thread is too slow for its share of the sum of
-        // all to be meaningful.
+        // On a GPU the critical path covers this: a single thread is too slow for its share of the
+        // sum of all to be meaningful.
         let serial = if device.gpu.is_some() { 0 } else { work.serial_slots };
         let alone = terms[0] + terms[1] + serial as f64 * c.slot * device.threads as f64;
         let prepare = c.packing().iter().zip(packed(work)).map(|(c, count)| c * count).sum();

@@ -55,7 +55,7 @@ impl Scale {
         for (time, term) in terms.iter_mut().zip(Term::ALL) {
             *time *= match term {
                 Term::Call | Term::Launches => self.call,
-                Term::Stream => self.stream,
+                Term::Bytes => self.stream,
                 _ if term.scales() => self.shared,
                 _ => 1.0,
             };

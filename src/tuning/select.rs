@@ -66,11 +66,11 @@ fn decision(
     fixed: bool,
     candidates: Vec<Candidate>,
     request: Request,
-    found: ResolvedProfile,
+    resolved: ResolvedProfile,
     device: &DeviceSpec,
 ) -> Decision {
-    let (fit, scale) = (found.profile.fit(device), found.scale(device));
-    let ResolvedProfile { profile, origin, warnings, .. } = found;
+    let (fit, scale) = (resolved.profile.fit(device), resolved.scale(device));
+    let ResolvedProfile { profile, origin, warnings, .. } = resolved;
     let (basis, store, fallback) = (Basis::Predicted, None, None);
     Decision {
         plan,
@@ -164,12 +164,12 @@ pub fn choose(plans: &[Rank], calls: u64) -> Option<usize> {
 pub fn select(
     analysis: &Analysis,
     device: &DeviceSpec,
-    found: impl Into<ResolvedProfile>,
+    resolved: impl Into<ResolvedProfile>,
     request: Request,
 ) -> Result<Decision, Error> {
-    let (found, analysis) = (found.into(), &*request.reliable(analysis));
-    let profile = &*found.profile;
-    let predictor = Predictor { profile, device, scale: found.scale(device) };
+    let (resolved, analysis) = (resolved.into(), &*request.reliable(analysis));
+    let profile = &*resolved.profile;
+    let predictor = Predictor { profile, device, scale: resolved.scale(device) };
     let costs = profile.costs(request.scalar);
     let plans = Plan::candidates(analysis, Some(&costs), Target::of(device));
     let mut candidates: Vec<_> =
@@ -201,7 +201,7 @@ pub fn select(
     winner.verdict = Verdict::Chosen;
     let plan = winner.plan.clone();
     candidates.insert(0, winner);
-    Ok(decision(plan, false, candidates, request, found, device))
+    Ok(decision(plan, false, candidates, request, resolved, device))
 }
 
 /// Error if no candidate can be chosen.
@@ -246,13 +246,13 @@ pub fn fixed(
     plan: Plan,
     analysis: &Analysis,
     device: &DeviceSpec,
-    found: impl Into<ResolvedProfile>,
+    resolved: impl Into<ResolvedProfile>,
     request: Request,
 ) -> Result<Decision, Error> {
-    let (found, analysis) = (found.into(), &*request.reliable(analysis));
+    let (resolved, analysis) = (resolved.into(), &*request.reliable(analysis));
     // A plan constructed in code obeys the same rules as a spelled one.
     let plan: Plan = plan.to_string().parse()?;
-    let predictor = Predictor { profile: &found.profile, device, scale: found.scale(device) };
+    let predictor = Predictor { profile: &resolved.profile, device, scale: resolved.scale(device) };
     let mut candidate = predict(plan.clone(), analysis, &predictor, &request);
     if let Verdict::TooLarge { limit } = candidate.verdict {
         return Err(Error::MemoryLimit {
@@ -268,7 +268,7 @@ pub fn fixed(
         return Err(Error::NotDeterministic { plan: plan.to_string() });
     }
     candidate.verdict = Verdict::Chosen;
-    Ok(decision(plan, true, vec![candidate], request, found, device))
+    Ok(decision(plan, true, vec![candidate], request, resolved, device))
 }
 
 /// The part with the largest excess of the loser over the winner.

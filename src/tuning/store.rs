@@ -173,7 +173,7 @@ fn driver(device: &DeviceSpec) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Miss {
-    /// There is no entry.
+    /// No entry.
     Unknown,
     /// The entry is out of date.
     Stale(String),

@@ -108,7 +108,7 @@ impl Measured {
             ("cv", features.cv),
             ("gini", features.gini),
             ("shifted", features.shifted),
-            ("runs", features.runs),
+            ("contiguous", features.contiguous),
         ];
         let is_valid = |number: f64| number.is_finite() && number >= 0.0;
         if let Some((name, share)) = shares.into_iter().find(|share| !is_valid(share.1)) {

@@ -280,7 +280,7 @@ fn structure(out: &mut String, p: &Pattern, s: &Structure) -> fmt::Result {
         out,
         "contiguity       {} of the entries shifted by one from the row above, {} contiguous",
         percent(s.shifted),
-        percent(s.runs)
+        percent(s.contiguous)
     )?;
     writeln!(
         out,

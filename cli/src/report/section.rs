@@ -60,7 +60,7 @@ fn headline(matrix: &Matrix) -> Markup {
 
 fn features(matrix: &Matrix) -> Markup {
     let rows = &matrix.rows;
-    // Earlier measurements keep only some of the statistics.
+    // Records of a profile have only some of the statistics.
     let is_whole = !rows.histogram.classes().is_empty() || rows.nrows == 0;
     let least = if is_whole { rows.min.to_string() } else { String::new() };
     let half = is_whole.then(|| {

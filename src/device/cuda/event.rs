@@ -55,7 +55,7 @@ impl Event {
     }
 
     /// Makes work enqueued on `stream` from now on wait for the event.
-    pub(super) fn hold_up(&self, stream: sys::CUstream) -> Result<(), Error> {
+    pub(super) fn make_wait(&self, stream: sys::CUstream) -> Result<(), Error> {
         let _current = self.gpu.bind()?;
         // SAFETY: both are alive and of one GPU.
         let waits = unsafe { api::stream_wait_event(stream, self.event, 0) };

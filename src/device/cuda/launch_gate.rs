@@ -1,5 +1,5 @@
-//! Launch gate: holds a stream back while work is enqueued on it, so that a timing covers the GPU
-//! and not the launch overhead of the host.
+//! Launch gate: delays a stream while work is enqueued on it, so that a timing covers the GPU and
+//! not the launch overhead of the host.
 //!
 //! A host needs about 3 µs per launch, depending on its processor and load. Timings of kernels of
 //! about that length or shorter would measure the launches, and different kernels would seem equal.

@@ -333,16 +333,16 @@ impl Queue {
         &self,
         work: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<f64, Error> {
-        let hold = self.close_gate()?;
+        let gate = self.close_gate()?;
         let start = Event::after(self.0.gpu, self.0.stream)?;
         work()?;
         let end = Event::after(self.0.gpu, self.0.stream)?;
-        drop(hold);
+        drop(gate);
         end.synchronize()?;
         end.seconds_since(&start)
     }
 
-    /// Holds back work enqueued from now on.
+    /// Closes a launch gate in the stream.
     fn close_gate(&self) -> Result<LaunchGate, Error> {
         // No capture begins in the meantime.
         let _gate = self.0.gate.read().unwrap_or_else(PoisonError::into_inner);
@@ -474,7 +474,7 @@ impl Drop for OpenStream {
         {
             // Waiting for all queues of the GPU includes this stream. Without an end event, the
             // identifier is not reused.
-            let _ = end.hold_up(self.gpu.queue().stream());
+            let _ = end.make_wait(self.gpu.queue().stream());
             ids().retired.push((end, self.id));
         }
     }

@@ -34,3 +34,13 @@ pub(super) const PUSH: u16 = 5;
 pub(super) const STOP_AT_MOST: u16 = 6;
 pub(super) const STOP_UNLESS_ABOVE: u16 = 7;
 pub(super) const STOP_UNLESS_FINITE: u16 = 8;
+
+/// Sign of a coefficient, in the highest bit of its register's number.
+pub(super) const NEGATIVE: u16 = 1 << 15;
+
+/// Second factors of sums: [`Partner`](super::Partner).
+pub(super) const PARTNER_ABSENT: u64 = 0;
+pub(super) const PARTNER_ITSELF: u64 = 1;
+pub(super) const PARTNER_OTHER: u64 = 2;
+pub(super) const PARTNER_SCALED: u64 = 3;
+pub(super) const PARTNER_CHANGE: u64 = 4;

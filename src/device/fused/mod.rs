@@ -64,15 +64,15 @@ pub struct Coefficient {
 pub enum Partner {
     /// No sum.
     #[default]
-    Absent,
+    Absent = constants::PARTNER_ABSENT,
     /// The result itself: Σ y².
-    Itself,
+    Itself = constants::PARTNER_ITSELF,
     /// [`Combine::with`]: Σ y w.
-    Other,
+    Other = constants::PARTNER_OTHER,
     /// The result, scaled by [`Combine::diagonal`]: Σ d y².
-    Scaled,
+    Scaled = constants::PARTNER_SCALED,
     /// The sum of changes instead of a product: Σ |y − previous y|. For the first sum only.
-    Change,
+    Change = constants::PARTNER_CHANGE,
 }
 
 /// [`Passes::dots`]: Σ `of`·`with` and Σ `of`·`and`.
@@ -196,7 +196,7 @@ impl Coefficient {
 
     /// Register number, with the sign in the highest bit.
     fn bits(self) -> u16 {
-        self.register | u16::from(self.negative) << 15
+        self.register | if self.negative { constants::NEGATIVE } else { 0 }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::device::{
     BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
 };
 use crate::formats::values::is_equal;
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoValueSlots};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -328,13 +328,13 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
         self.to_host()?.unpack()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
         self.arrays
             .near
             .plain()
             .zip(self.arrays.far.plain())
             .map(<[_; 2]>::from)
-            .ok_or(NoArrays::CODED)
+            .ok_or(NoValueSlots::CODED)
     }
 
     fn device_bytes(&self) -> u64 {

@@ -21,13 +21,13 @@
 //! The entries of a tile are stored row by row, in *pieces* of two *batches* of 256; the last piece
 //! is filled with padding. In a batch every lane of a warp has 8 consecutive entries, so that it
 //! loads 16 bytes at a time and the loads of a warp are coalesced: columns of 16 bits are stored in
-//! order, of wider numbers first 16 bytes of every lane, then the next 16 bytes of each. A lane has
-//! one bit for each of its entries, set at the last entry of a row in the piece, and the number of
-//! such ends in the lanes before.
+//! order, of wider numbers first 16 bytes of every lane, then the next 16 bytes of each. Each
+//! lane has an end flag per entry, set at the last entry of a row within the piece, and the number
+//! of end flags of the lower lanes.
 //!
-//! The entries of a row in a tile are a *run*, and those of a run in a piece a *part* of it. A part
-//! has a target: the row itself if it has all entries of the row. Otherwise the row is *split*, and
-//! the target is a partial sum. The partial sums of a row are added in a second step, always in the
+//! A *run* is the entries of one row in one tile. A *part* is the portion of a run in one piece.
+//! Its *target* is the row, if it has all entries of the row. Otherwise the row is *split*, and the
+//! target is a partial sum. The partial sums of a row are added in a second step, always in the
 //! same order.
 //!
 //! Each GPU block processes an equal share of the pieces and loads the windows that they need.
@@ -35,8 +35,8 @@
 //! depend on the assignment of pieces to warps.
 //!
 //! Invariants: `tile_ptr` and `piece_ptr` rise from 0 to the number of pieces and of parts; every
-//! piece has an end. Behind the last end of a piece there is only padding, with column 0 and value
-//! 0: its products are in sums that are never written. The entries of a row are in the order of its
+//! piece has an end flag. After the last end flag a piece has only padding, with column 0 and value
+//! 0, whose products are never stored. The entries of a row are in the order of its
 //! tiles; if its columns are not sorted, `order` has their original positions.
 //!
 //! Source: cache blocking, Im & Yelick, ICCS 2001, and Nishtala, Vuduc, Demmel & Yelick, AAECC 18,
@@ -58,8 +58,8 @@ pub use plan::BlockedPlan;
 
 use super::values::{SlotValues, is_equal, without_same};
 use super::{
-    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work, megabytes,
-    vector_bytes,
+    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
+    megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
 use crate::device::{CsrSource, Gpu, Module};
@@ -221,9 +221,9 @@ impl Format for Blocked {
 
     fn pack_on_device<T: Scalar>(
         plan: &BlockedPlan,
-        there: &CsrSource<T>,
+        source: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-        let packed = device_pack::pack(plan, plan.columns(T::KIND), there)?;
+        let packed = device_pack::pack(plan, plan.columns(T::KIND), source)?;
         Ok(packed.map(|packed| Arc::new(packed) as Arc<dyn DeviceMatrix<T>>))
     }
 }
@@ -475,10 +475,10 @@ impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
         Ok(unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) })
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
         match (&mut self.near.values, &mut self.far.values) {
             (SlotValues::Plain(near), SlotValues::Plain(far)) => Ok([near, far]),
-            _ => Err(NoArrays::CODED),
+            _ => Err(NoValueSlots::CODED),
         }
     }
 

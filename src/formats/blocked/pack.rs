@@ -1,6 +1,7 @@
 //! Packing: the runs of rows in tiles are listed and sorted by tile, which gives the position of
 //! each. Then all pieces are filled independently.
 
+use super::constants::COLD;
 use super::cpu::Spare;
 use super::order::{self, TASK, tasks};
 use super::panel::{Panel, PanelRows};
@@ -22,9 +23,6 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// Entries of a row that are classified as hot or not together: a piece reads those of the runs
 /// that it begins and ends in again.
 const SEGMENT: usize = 1024;
-
-/// Marks a column that is not hot.
-const COLD: u32 = u32::MAX;
 
 /// Entries of one row in one tile. Two consecutive runs may belong to the same row.
 #[derive(Debug, Clone, Copy)]
@@ -287,12 +285,12 @@ impl Column for u32 {
 
 /// Runs in the order of their tiles, and the first slot of each: the entries of a tile are
 /// consecutive, and every tile begins with a new piece.
-struct Laid<'a> {
+struct RunLayout<'a> {
     runs: &'a [Run],
     slots: Vec<usize>,
 }
 
-impl<'a> Laid<'a> {
+impl<'a> RunLayout<'a> {
     /// Assigns slots to runs. Also returns the first piece of every tile, and the number of pieces.
     fn new(runs: &'a [Run]) -> Result<(Self, Vec<usize>), Error> {
         let (mut slots, mut tile_ptr) = (reserved(runs.len())?, vec![0]);
@@ -352,10 +350,10 @@ impl<T: Scalar> Filler<'_, T> {
         runs: &[Run],
         entries: &impl EntrySource,
     ) -> Result<(Vec<u32>, Pieces<T, C>), Error> {
-        let (laid, tile_ptr) = Laid::new(runs)?;
+        let (layout, tile_ptr) = RunLayout::new(runs)?;
         let pieces = tile_ptr[tile_ptr.len() - 1];
         check(self.plan, "pieces", pieces as u64)?;
-        let (counts, targets) = laid.targets(pieces);
+        let (counts, targets) = layout.targets(pieces);
         let mut piece_ptr = vec![0];
         let mut before = 0;
         for count in counts {
@@ -374,7 +372,7 @@ impl<T: Scalar> Filler<'_, T> {
         };
         let slots = cols.chunks_mut(PIECE).zip(flags.chunks_mut(PIECE / LANE));
         parallel::for_each_item(slots.enumerate(), |(piece, (cols, flags))| {
-            for (run, part, first, ends) in laid.within(piece) {
+            for (run, part, first, ends) in layout.within(piece) {
                 let last = first + part.len() - 1;
                 let mut slot = first;
                 entries.for_each(run, part, |k, col| {

@@ -1,11 +1,11 @@
 //! COO on a GPU: a segmented sum over equal chunks, or one atomic addition per entry.
 
-use super::{CHUNK, CHUNKS_IN_PASSING, CooPlan, HostCoo};
+use super::{CHUNK, CooPlan, HostCoo, MAX_CHUNKS_ONE_LAUNCH};
 use crate::device::{
     BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
 };
 use crate::formats::device_rows::TailArrays;
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoArrays};
+use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoValueSlots};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -84,7 +84,7 @@ impl<T: Scalar> SegmentedSum<T> {
     /// Creates the sum, with the kernel that writes rows or the one that adds to them.
     fn new(entries: usize, gpu: Gpu, kernel: &str, residency: Residency) -> Result<Self, Error> {
         let chunks = entries.div_ceil(CHUNK);
-        let add_carries = if chunks <= CHUNKS_IN_PASSING {
+        let add_carries = if chunks <= MAX_CHUNKS_ONE_LAUNCH {
             // A single chunk has no carry.
             AddCarries::InPassing(Scratch::cleared(gpu, usize::from(chunks > 1)))
         } else {
@@ -208,7 +208,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCoo<T> {
         self.entries.to_host()?.unpack()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
         Ok([(self.entries.values.ptr(), self.entries.values.len()), (Ptr::NULL, 0)])
     }
 

@@ -26,7 +26,7 @@ mod cuda;
 pub(crate) use cuda::DeviceTail;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
     megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -65,13 +65,13 @@ pub(crate) const fn entry_bytes(scalar: ScalarKind) -> u64 {
 /// Maximum number of chunks whose carries are added by the last block to finish: two rounds of a
 /// single block, and about as many blocks as a large GPU runs at a time. The carries of more chunks
 /// are added by a second kernel.
-const CHUNKS_IN_PASSING: usize = 512;
+const MAX_CHUNKS_ONE_LAUNCH: usize = 512;
 
 /// Number of kernel launches for `entries` entries.
 pub(crate) const fn launches(entries: u64) -> u64 {
     match entries {
         0 => 0,
-        _ if entries <= (CHUNK * CHUNKS_IN_PASSING) as u64 => 1,
+        _ if entries <= (CHUNK * MAX_CHUNKS_ONE_LAUNCH) as u64 => 1,
         _ => 2,
     }
 }
@@ -261,7 +261,7 @@ impl<T: Scalar> HostMatrix<T> for HostCoo<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
         Ok([&mut self.values, &mut []])
     }
 

@@ -20,11 +20,11 @@ fn striped<T: Scalar>(a: Sampler<'_>) -> Result<bool, Error> {
     const WINDOWS: usize = 64;
     const WINDOW: usize = 1024;
     let nnz = a.nnz();
-    if is_exchange_dear(T::KIND, a.nrows(), nnz) {
+    if exchange_costs_more(T::KIND, a.nrows(), nnz) {
         return Ok(false);
     }
-    let apart = (nnz / WINDOWS).max(WINDOW);
-    let windows = (0..nnz).step_by(apart).map(|start| start..(start + WINDOW).min(nnz));
+    let distance = (nnz / WINDOWS).max(WINDOW);
+    let windows = (0..nnz).step_by(distance).map(|start| start..(start + WINDOW).min(nnz));
     let sample = a.columns(windows.collect())?;
     let pairs = (0..sample.len()).flat_map(|i| sample.get(i).windows(2));
     let (following, all) = pairs.fold((0, 0), |(following, all), pair| {
@@ -34,7 +34,7 @@ fn striped<T: Scalar>(a: Sampler<'_>) -> Result<bool, Error> {
 }
 
 /// True if the exchange of products costs more than it can save.
-fn is_exchange_dear(scalar: ScalarKind, nrows: usize, nnz: usize) -> bool {
+fn exchange_costs_more(scalar: ScalarKind, nrows: usize, nnz: usize) -> bool {
     scalar == ScalarKind::F32 && nnz < 100 * nrows
 }
 
@@ -61,14 +61,14 @@ impl Chunking {
     /// # Errors
     ///
     /// Errors of the GPU.
-    pub(super) fn of_source<T: Scalar>(there: &CsrSource<T>) -> Result<Self, Error> {
-        let (nrows, nnz) = (there.nrows as u64, there.nnz() as u64);
+    pub(super) fn of_source<T: Scalar>(source: &CsrSource<T>) -> Result<Self, Error> {
+        let (nrows, nnz) = (source.nrows as u64, source.nnz() as u64);
         let cutting = match Cutting::of_size(nrows, nnz) {
             Some(cutting) => cutting,
             // There are few rows.
-            None => Cutting::of_rows(&there.row_ptr.to_vec()?),
+            None => Cutting::of_rows(&source.row_ptr.to_vec()?),
         };
-        Self::with_cutting::<T>(Sampler::Gpu(&GpuColumns::for_samples(there)?), cutting)
+        Self::with_cutting::<T>(Sampler::Gpu(&GpuColumns::for_samples(source)?), cutting)
     }
 
     fn with_cutting<T: Scalar>(a: Sampler<'_>, cutting: Cutting) -> Result<Self, Error> {
@@ -79,8 +79,8 @@ impl Chunking {
     /// Chunks that an analysed matrix is expected to have.
     pub(super) fn expected(analysis: &Analysis, scalar: ScalarKind) -> Self {
         let (rows, cutting) = (&analysis.rows, Cutting::of_analyzed(&analysis.rows));
-        let is_dear = is_exchange_dear(scalar, rows.nrows, rows.nnz as usize);
-        let striped = cutting.is_largest() && !is_dear && analysis.structure.runs > 0.5;
+        let costs_more = exchange_costs_more(scalar, rows.nrows, rows.nnz as usize);
+        let striped = cutting.is_largest() && !costs_more && analysis.structure.contiguous > 0.5;
         Self { cutting, striped }
     }
 }

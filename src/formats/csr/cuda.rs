@@ -7,7 +7,7 @@ use crate::device::{
     BLOCK, Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
     kernels,
 };
-use crate::formats::{Arrays, DeviceMatrix, NoArrays, row_products};
+use crate::formats::{Arrays, DeviceMatrix, NoValueSlots, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
 use std::sync::Arc;
@@ -244,19 +244,19 @@ impl<T: Scalar> DeviceCsr<T> {
     }
 
     /// Takes the arrays of a matrix in GPU memory.
-    pub(super) fn from_device(plan: CsrPlan, there: &CsrSource<T>) -> Result<Self, Error> {
-        let CsrSource { gpu, nrows, ncols, .. } = *there;
-        let row_ptr = match RowOffsets::width(there.nnz() as u64) {
+    pub(super) fn from_device(plan: CsrPlan, source: &CsrSource<T>) -> Result<Self, Error> {
+        let CsrSource { gpu, nrows, ncols, .. } = *source;
+        let row_ptr = match RowOffsets::width(source.nnz() as u64) {
             4 => DeviceOffsets::Narrow(gpu.uninitialised(nrows + 1)?),
-            _ => DeviceOffsets::new(&RowOffsets::new(&there.row_ptr.to_vec()?)?, gpu)?,
+            _ => DeviceOffsets::new(&RowOffsets::new(&source.row_ptr.to_vec()?)?, gpu)?,
         };
-        let (col_idx, values) = (there.kept(&there.col_idx)?, there.kept(&there.values)?);
+        let (col_idx, values) = (source.kept(&source.col_idx)?, source.kept(&source.values)?);
         let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
         if let DeviceOffsets::Narrow(row_ptr) = &matrix.row_ptr {
             let module = Module::of(FILE, matrix.residency(plan));
             let kernel = gpu.kernel(module, &narrow_name())?;
             let launch = Launch::over(row_ptr.len(), 1).with(kernels::csr::Narrow {
-                offsets: there.row_ptr.ptr(),
+                offsets: source.row_ptr.ptr(),
                 count: row_ptr.len() as u64,
                 narrowed: row_ptr.ptr(),
             });
@@ -264,7 +264,7 @@ impl<T: Scalar> DeviceCsr<T> {
             unsafe { kernel.launch(gpu.queue(), launch)? };
             gpu.queue().synchronize()?;
         }
-        Self::with(plan, Chunking::of_source(there)?, matrix)
+        Self::with(plan, Chunking::of_source(source)?, matrix)
     }
 
     /// Enqueues the SpMV.
@@ -320,7 +320,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
         Ok(unsafe { CsrMatrix::new_unchecked(*nrows, *ncols, row_ptr, col_idx, values.to_vec()?) })
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
         let values = &self.matrix.values;
         Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)])
     }
@@ -353,8 +353,8 @@ mod tests {
         for spec in ["poisson2d,n=7", "uniform,rows=20k", "lp,rows=300", "rmat,scale=14"] {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
             let host = chunks(a.row_ptr(), Cutting::of_rows(a.row_ptr()));
-            let there = CsrSource::upload(a.view(), *gpu).unwrap();
-            let packed = DeviceCsr::from_device(CsrPlan::Balanced, &there).unwrap();
+            let source = CsrSource::upload(a.view(), *gpu).unwrap();
+            let packed = DeviceCsr::from_device(CsrPlan::Balanced, &source).unwrap();
             let Assignment::Chunks(made) = &packed.assignment else { panic!("{spec}") };
             assert_eq!(made.table.to_vec().unwrap(), host, "{spec}");
             assert_eq!(made.parts.is_some(), any_cut(&host), "{spec}");

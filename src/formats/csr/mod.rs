@@ -24,8 +24,8 @@ mod cuda;
 mod spmm;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, HostSpmm, NoArrays, PlanArgs, Target,
-    Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, HostSpmm, NoValueSlots, PlanArgs,
+    Target, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Sampler};
 use crate::device::cpu::{first_at_least, partition};
@@ -125,7 +125,7 @@ impl Format for Csr {
             let blocks = (nrows * u64::from(lanes)).div_ceil(u64::from(BLOCK));
             (u64::from(analysis.rows.max.div_ceil(lanes)), blocks)
         };
-        let (depth, overlapping) = match plan {
+        let (critical_path, overlapping) = match plan {
             CsrPlan::Scalar => by_lanes(1),
             CsrPlan::Vector(lanes) => by_lanes(*lanes),
             CsrPlan::Balanced => (0, cutting.count(nrows, nnz)),
@@ -134,12 +134,12 @@ impl Format for Csr {
             matrix_bytes: (nrows + 1) * RowOffsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
             vector_bytes: vector_bytes(analysis, scalar),
             slots: nnz,
-            gathered: super::gathered(nnz, analysis.structure.runs),
+            gathered: super::gathered(nnz, analysis.structure.contiguous),
             dependent_adds: analysis.rows.histogram.entries_beyond(CHAIN),
             rows: nrows,
             serial_slots: if *plan == CsrPlan::Balanced { 0 } else { u64::from(analysis.rows.max) },
-            critical_path: depth,
-            relaunches: u64::from(depth > LANE_ENTRIES),
+            critical_path,
+            relaunches: u64::from(critical_path > LANE_ENTRIES),
             overlapping,
             ..Work::default()
         }
@@ -205,9 +205,9 @@ impl Format for Csr {
 
     fn pack_on_device<T: Scalar>(
         plan: &CsrPlan,
-        there: &CsrSource<T>,
+        source: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-        Ok(Some(Arc::new(cuda::DeviceCsr::from_device(*plan, there)?)))
+        Ok(Some(Arc::new(cuda::DeviceCsr::from_device(*plan, source)?)))
     }
 }
 
@@ -334,7 +334,7 @@ impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
         Ok([&mut self.values, &mut []])
     }
 

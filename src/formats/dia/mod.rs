@@ -29,7 +29,7 @@ mod cuda;
 mod offsets;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
     chain_us, megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler};
@@ -245,7 +245,7 @@ impl<T: Scalar> HostMatrix<T> for HostDia<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
         Ok([&mut self.values, &mut []])
     }
 

@@ -99,7 +99,7 @@ fn on_gpu(a: &GpuColumns<'_>, most: usize) -> Result<usize, Error> {
 /// so on. None if they are more than [`most_diagonals`].
 pub(super) fn offsets(a: CsrColumns<'_>) -> Option<Vec<i64>> {
     let most = most_diagonals(a.nrows(), a.nnz());
-    let first = Seen::new(a, most);
+    let first = OffsetSet::new(a, most);
     let tasks = a.nnz().max(a.nrows()).div_ceil(TOGETHER);
     let range = |task: usize| a.nrows() * task / tasks..a.nrows() * (task + 1) / tasks;
     let later = if a.nnz().max(a.nrows()) < SHARED {
@@ -129,14 +129,14 @@ fn is_shifted(cols: &[u32], above: &[u32]) -> bool {
 type RowDiagonal = (u32, i64);
 
 /// Offsets of entries in the first runs of their rows: a bit for each that occurs.
-struct Seen<'a> {
+struct OffsetSet<'a> {
     a: CsrColumns<'a>,
     bits: Vec<AtomicU64>,
     count: AtomicUsize,
     most: usize,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> OffsetSet<'a> {
     fn new(a: CsrColumns<'a>, most: usize) -> Self {
         let words = (a.nrows() + a.ncols()).div_ceil(u64::BITS as usize);
         let bits = std::iter::repeat_with(AtomicU64::default).take(words).collect();

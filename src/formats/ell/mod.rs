@@ -23,7 +23,7 @@ mod cuda;
 pub(crate) use cuda::DeviceEll;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
     chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -115,9 +115,9 @@ impl Format for Ell {
 
     fn pack_on_device<T: Scalar>(
         plan: &EllPlan,
-        there: &CsrSource<T>,
+        source: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-        Ok(Some(Arc::new(DeviceEll::pack(*plan == EllPlan::Lengths, there)?)))
+        Ok(Some(Arc::new(DeviceEll::pack(*plan == EllPlan::Lengths, source)?)))
     }
 }
 
@@ -242,7 +242,7 @@ impl<T: Scalar> HostMatrix<T> for HostEll<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
         Ok([&mut self.values, &mut []])
     }
 

@@ -28,7 +28,7 @@ mod width;
 pub use width::{Rule, Width, fastest};
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
     chain_us,
     coo::{self, HostCoo},
     ell::{self, HostEll},
@@ -214,7 +214,7 @@ impl<T: Scalar> HostMatrix<T> for HostHyb<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
         let ([ell, _], [coo, _]) = (self.ell.values_mut()?, self.coo.values_mut()?);
         Ok([ell, coo])
     }

@@ -33,7 +33,7 @@ pub use plan::{JdsLayout, JdsPlan, Launches, TailLength};
 pub use sections::{BoundaryMethod, Sectioning};
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
     chain_us,
     coo::{self, HostCoo},
     device_rows, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
@@ -178,9 +178,9 @@ impl Format for Jds {
 
     fn pack_on_device<T: Scalar>(
         plan: &JdsPlan,
-        there: &CsrSource<T>,
+        source: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-        Ok(Some(Arc::new(cuda::DeviceJds::pack(plan, there)?)))
+        Ok(Some(Arc::new(cuda::DeviceJds::pack(plan, source)?)))
     }
 }
 
@@ -340,7 +340,7 @@ impl<T: Scalar> HostMatrix<T> for HostJds<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
         let [tail, _] =
             self.tail.as_mut().map_or(Ok([&mut [][..], &mut []]), HostMatrix::values_mut)?;
         Ok([&mut self.values, tail])

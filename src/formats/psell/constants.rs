@@ -7,6 +7,12 @@ pub(crate) const UNIT: usize = 16;
 /// Bits of a width in a header's `shape`.
 pub(crate) const WIDTH_BITS: u32 = 14;
 
+/// Kinds of slices in a header's `shape`.
+pub(crate) const DIAGONAL: u32 = 0;
+pub(crate) const RELATIVE8: u32 = 1;
+pub(crate) const RELATIVE16: u32 = 2;
+pub(crate) const RELATIVE32: u32 = 3;
+
 /// Largest number of slots or steps of a slice, and of entries of its rows: the range of
 /// [`WIDTH_BITS`] bits.
 pub(crate) const MAX_WIDTH: u32 = (1 << WIDTH_BITS) - 1;
@@ -32,8 +38,8 @@ pub(crate) const CONSUMERS: usize = 14;
 /// Number of producer warps, which load columns.
 pub(crate) const PRODUCERS: usize = 2;
 
-/// Number of stages: steps whose columns a ring buffer holds.
-pub(crate) const DEPTH: usize = 2;
+/// Number of stages: producer warps are at most as many steps ahead.
+pub(crate) const STAGES: usize = 2;
 
 /// Units of a column in a ring buffer.
 pub(crate) const UNITS: usize = 2;

@@ -7,6 +7,7 @@ mod window;
 
 use spmm::Spmm;
 
+use super::encoded::Numbers;
 use super::host::HostPsell;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
@@ -15,9 +16,8 @@ use super::{Header, Narrowed, NarrowedPair, Stored};
 use crate::device::{
     BLOCK, Buffer, Gpu, Launch, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
-use crate::formats::encoded::Numbers;
 use crate::formats::{
-    Arrays, DeviceMatrix, DeviceSpmm, EncodedDevice, EncodedHost, NoArrays, ValueStorage,
+    Arrays, DeviceMatrix, DeviceSpmm, EncodedDevice, EncodedHost, NoValueSlots, ValueStorage,
     row_products,
 };
 use crate::matrix::CsrMatrix;
@@ -361,10 +361,10 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
         self.to_host()?.to_csr()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoArrays> {
+    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
         let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
         let values = self.values.plain().zip(long).map(|(own, long)| [own, long]);
-        values.ok_or(NoArrays::CODED)
+        values.ok_or(NoValueSlots::CODED)
     }
 
     fn encoded(&self) -> Option<&dyn EncodedDevice<T>> {

@@ -1,6 +1,6 @@
 //! Encodings of the columns of a slice: kinds, sizes, and the choice for a slice.
 
-use super::constants::{DIAGONAL_SLOTS, WIDTH_BITS};
+use super::constants::{DIAGONAL, DIAGONAL_SLOTS, RELATIVE8, RELATIVE16, RELATIVE32, WIDTH_BITS};
 pub(crate) use super::constants::{MAX_WIDTH, UNIT};
 use std::hash::{Hash, Hasher};
 
@@ -19,15 +19,16 @@ pub(crate) type LaneColumns<'a> = [&'a [u32]; LANES];
 
 /// Encoding of the columns of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub(crate) enum Kind {
     /// Slots along diagonals: one distance from the row for all lanes.
-    Diagonal,
+    Diagonal = DIAGONAL,
     /// 8-bit index per step, relative to the base of the slice.
-    Relative8,
+    Relative8 = RELATIVE8,
     /// 16-bit index per step, relative to the base of the slice.
-    Relative16,
+    Relative16 = RELATIVE16,
     /// 32-bit column per step.
-    Relative32,
+    Relative32 = RELATIVE32,
 }
 
 impl Kind {

@@ -35,8 +35,9 @@
 //! values as its rows have entries, and padding is never multiplied. The lanes past the last row
 //! are empty.
 //!
-//! *Diagonal* slices consist of rows in natural order with strictly ascending columns. They have
-//! slots: a delta, which is column minus row, and the lanes with an entry there. The index holds
+//! *Diagonal* slices consist of rows in natural order with strictly ascending columns. A
+//! slot is a diagonal of the slice: its delta (column - row) and the mask of lanes with an entry.
+//! The index holds
 //! the deltas (i32) of the slots that every lane has, ascending, those of the others, ascending,
 //! and the masks of the others, each of the three padded to 16 bytes. Slices with the same slots
 //! share them.
@@ -71,6 +72,7 @@
 mod constants;
 mod cpu;
 mod cuda;
+mod encoded;
 mod host;
 mod index;
 mod layout;
@@ -85,19 +87,19 @@ mod source;
 mod unpack;
 mod work;
 
+pub(crate) use encoded::{EncodedDevice, EncodedHost, Narrowed, ValueStorage, coded, narrowed};
 pub use plan::{PsellPlan, SPLIT_ROWS, ValueEncoding};
 pub(crate) use probe::SliceProbe;
 
-use super::encoded::{Coder, Narrowed, NarrowedPair, Sink, Stored, with_slack};
 use super::{
-    Arrays, Costs, DeviceMatrix, EncodedHost, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
-    sell,
+    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work, sell,
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler};
 use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use cuda::DevicePsell;
+use encoded::{Coder, NarrowedPair, Sink, Stored, with_slack};
 use host::HostPsell;
 use index::{LANES, Shape};
 use order::Order;
@@ -116,9 +118,9 @@ const SIGMAS: [u32; 2] = [1, 512];
 const LEAST_GAIN: f64 = 1.1;
 
 /// True if a plan with unchanged values and without separate long rows has column indices as long
-/// as those of plain SELL (within [`LEAST_GAIN`]): a GPU is then faster with plain SELL, if that is
-/// not padded. An H200 took 255 µs with it against 266 for the gallery's `uniform` in `f64`.
-fn is_as_long(plan: &PsellPlan, analysis: &Analysis) -> bool {
+/// as those of plain SELL (within [`LEAST_GAIN`]). Plain SELL without padding is then faster on a
+/// GPU. An H200 took 255 µs with it against 266 for the gallery's `uniform` in `f64`.
+fn saves_no_index_bytes(plan: &PsellPlan, analysis: &Analysis) -> bool {
     let packing = plan.packing();
     if packing.values != ValueEncoding::Plain || packing.split < Packing::MAX_SPLIT {
         return false;
@@ -171,7 +173,7 @@ impl Format for Psell {
             packings.map(move |packing| PsellPlan::of(sigma, packing))
         });
         let any_filled = on == Target::Gpu && sell::is_filled(analysis, on);
-        plans.filter(|plan| !any_filled || !is_as_long(plan, analysis)).collect()
+        plans.filter(|plan| !any_filled || !saves_no_index_bytes(plan, analysis)).collect()
     }
 
     fn work(plan: &PsellPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
@@ -227,9 +229,9 @@ impl Format for Psell {
 
     fn pack_on_device<T: Scalar>(
         plan: &PsellPlan,
-        there: &CsrSource<T>,
+        source: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-        let packed = pack::pack(there, plan.order(), plan.packing())?;
+        let packed = pack::pack(source, plan.order(), plan.packing())?;
         Ok(packed.map(|packed| Arc::new(packed) as Arc<dyn DeviceMatrix<T>>))
     }
 }
@@ -243,8 +245,8 @@ impl<T: Scalar> HostMatrix<T> for HostPsell<T> {
         self.to_csr()
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
-        self.plain_mut().ok_or(NoArrays::CODED)
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+        self.plain_mut().ok_or(NoValueSlots::CODED)
     }
 
     fn encoded_mut(&mut self) -> Option<&mut dyn EncodedHost<T>> {

@@ -2,7 +2,7 @@
 
 use super::{Order, SliceProbe};
 use crate::analysis::{Analysis, Distinct};
-use crate::formats::{PlanArgs, Target};
+use crate::formats::{Plan, PlanArgs, Target};
 use crate::{Error, Precision};
 use std::fmt::{self, Display};
 
@@ -92,6 +92,13 @@ impl Default for Packing {
 pub(super) fn too_large(what: &str, limit: u64) -> Error {
     let message = format!("it would have more than {limit} bytes of {what}; choose another format");
     Error::PlanLimit { plan: "psell".to_owned(), message }
+}
+
+impl Plan {
+    /// Storage of the values: plain in every format but packed SELL.
+    pub(crate) fn value_encoding(&self) -> ValueEncoding {
+        if let Self::Psell(plan) = self { plan.values() } else { ValueEncoding::Plain }
+    }
 }
 
 impl PsellPlan {

@@ -333,7 +333,7 @@ mod tests {
         let packing = SliceProbe::of(&analysis);
         assert_eq!(packing.natural.entries_by_kind, [64, 0, 32, 0]);
         assert_eq!(
-            (packing.natural.index_bytes, packing.natural.slices, packing.natural.depth),
+            (packing.natural.index_bytes, packing.natural.slices, packing.natural.lane_slots),
             (16 + 64, 3, 1)
         );
         assert_eq!(packing.sorted.entries_by_kind, [0, 64, 32, 0]);

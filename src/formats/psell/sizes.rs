@@ -20,7 +20,7 @@ pub(crate) struct SliceSizes {
     /// Lanes of slots that some lanes lack.
     pub(crate) masked_slots: u64,
     /// Largest number of slots of a lane of a slice.
-    pub(crate) depth: u64,
+    pub(crate) lane_slots: u64,
     /// Largest number of steps of a slice: slots, or runs of slots.
     pub(crate) steps: u64,
 }
@@ -50,7 +50,7 @@ impl SliceSizes {
             *bytes += padded(encoded.entries as usize * size) as u64;
         }
         self.masked_slots += ((shape.width - shape.full) * shape.run * LANES) as u64;
-        self.depth = self.depth.max((shape.width * shape.run) as u64);
+        self.lane_slots = self.lane_slots.max((shape.width * shape.run) as u64);
         self.steps = self.steps.max(shape.width as u64);
     }
 
@@ -66,10 +66,10 @@ impl SliceSizes {
 
     /// Estimates the sizes of `slices` slices with `entries` entries from a sample of them.
     ///
-    /// All sizes except the depth and the steps scale with the entries. The share of diagonal
-    /// slices outside of the sample with slots that are new to it is taken to be the share of
-    /// slices in the sample whose slots occur once: the probability of an unseen species is about
-    /// the share of species seen once (Good, Biometrika 40, 1953).
+    /// All sizes except the slots of a lane and the steps scale with the entries. The share of
+    /// diagonal slices outside of the sample with slots that are new to it is taken to be the share
+    /// of slices in the sample whose slots occur once: the probability of an unseen species is
+    /// about the share of species seen once (Good, Biometrika 40, 1953).
     pub(crate) fn estimated(sample: &[SliceChunk], slices: u64, entries: u64) -> Self {
         let mut sizes = Self::default();
         let mut times: HashMap<&[Slot], u32> = HashMap::new();

@@ -35,7 +35,7 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
     // The sampled slices may lack rare rows.
     let short = classes.len() - long.len();
     let longest = classes[..short].last().map_or(0, |&(len, _)| u64::from(len));
-    let depth = sizes.depth.max(longest);
+    let lane_slots = sizes.lane_slots.max(longest);
     let matrix_bytes = slice_table_bytes(sizes.slices, long_rows > 0)
         + perm
         + sizes.index_bytes
@@ -43,8 +43,8 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
         + dictionary * scalar.size() as u64
         + long_bytes(long, value_size);
     // On a GPU several warps may share a slice, each a contiguous part of its steps.
-    let slots_per_step = sizes.depth.div_ceil(sizes.steps.max(1)).max(1);
-    let steps = depth.div_ceil(slots_per_step);
+    let slots_per_step = sizes.lane_slots.div_ceil(sizes.steps.max(1)).max(1);
+    let steps = lane_slots.div_ceil(slots_per_step);
     let own = match packing.warps {
         SliceWarps::One => steps,
         SliceWarps::Auto => {
@@ -65,8 +65,8 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
         branchless: nrows,
         scattered: scattered(nrows, window),
         groups: sizes.slices + long_rows,
-        serial_slots: (depth * lanes).min(sizes.entries),
-        critical_path: (own * slots_per_step).min(depth),
+        serial_slots: (lane_slots * lanes).min(sizes.entries),
+        critical_path: (own * slots_per_step).min(lane_slots),
         long_rows,
         overlapping: nrows.div_ceil(u64::from(BLOCK)),
         ..Work::default()

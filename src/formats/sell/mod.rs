@@ -23,7 +23,7 @@ mod cpu;
 mod cuda;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work,
+    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
     chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
@@ -223,9 +223,9 @@ impl Format for Sell {
 
     fn pack_on_device<T: Scalar>(
         plan: &SellPlan,
-        there: &CsrSource<T>,
+        source: &CsrSource<T>,
     ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
-        Ok(Some(Arc::new(cuda::DeviceSell::pack(*plan, there)?)))
+        Ok(Some(Arc::new(cuda::DeviceSell::pack(*plan, source)?)))
     }
 }
 
@@ -335,7 +335,7 @@ impl<T: Scalar> HostMatrix<T> for HostSell<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
         Ok([&mut self.values, &mut []])
     }
 

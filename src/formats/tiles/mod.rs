@@ -40,8 +40,8 @@ mod pack;
 
 use super::values::{SlotValues, is_equal, without_same};
 use super::{
-    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoArrays, PlanArgs, Target, Work, chunk_rows,
-    chunks, megabytes, vector_bytes,
+    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
+    chunk_rows, chunks, megabytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -367,10 +367,10 @@ impl<T: Scalar> HostMatrix<T> for HostTiles<T> {
         Ok(unsafe { CsrMatrix::new_unchecked(shape.nrows, shape.ncols, row_ptr, col_idx, values) })
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoArrays> {
+    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
         match &mut self.values {
             SlotValues::Plain(values) => Ok([values, &mut []]),
-            SlotValues::Equal(_) => Err(NoArrays::CODED),
+            SlotValues::Equal(_) => Err(NoValueSlots::CODED),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Check of a predicted plan on the matrix itself, with few products.
 //!
-//! The likeliest kernels of plain CSR come first: they share one set of arrays. Another plan is
-//! packed only if its expected improvement on the fastest measured plan, over all expected
-//! products, exceeds its cost. The times of plans are log-normal around their predictions, and a
-//! measurement corrects the predictions of similar plans. The fastest plan stays; of equally fast
-//! plans the one that was predicted to be faster.
+//! The kernels of plain CSR with the least predicted times come first: they share one set of
+//! arrays. Another plan is packed only if its expected improvement on the fastest measured plan,
+//! over all expected products, exceeds its cost. The times of plans are log-normal around their
+//! predictions, and a measurement corrects the predictions of similar plans. The fastest plan
+//! stays; of equally fast plans the one that was predicted to be faster.
 
 #[cfg(test)]
 mod tests;
@@ -23,10 +23,10 @@ use statrs::distribution::{ContinuousCDF, Normal};
 /// Products of a check, besides a share of the expected ones.
 const PRODUCTS: u64 = 30;
 
-/// Expected products for each further product of a check.
+/// Expected products that allow one more product of a check.
 const CALLS_PER_PRODUCT: u64 = 50;
 
-/// Least number of expected products for each product of a check.
+/// Minimum ratio of expected products to products of a check.
 const LEAST_CALLS_PER_PRODUCT: u64 = 10;
 
 /// Number of plans that share the products of a check.
@@ -72,7 +72,7 @@ const SPREADS: [f64; 2] = [0.06, 0.12];
 
 /// The same standard deviation otherwise, over the uncertainty of the prediction: large errors are
 /// more frequent than in a normal distribution.
-const DOUBT: f64 = 2.0;
+const UNCERTAINTY_FACTOR: f64 = 2.0;
 
 /// Part of the logarithm of the ratio of measured to predicted time that is common to all formats.
 const COMMON_ERROR: f64 = 0.5;
@@ -137,10 +137,10 @@ pub(crate) fn check<A: PlanTimer>(
         clock,
         target: Target::of(device),
         budget,
-        timings: vec![PlanTiming::Open; candidates.len()],
+        timings: vec![PlanTiming::Pending; candidates.len()],
         candidates,
         products: 0,
-        to_come: 1,
+        reserved_plans: 1,
         packed: 0,
         least: f64::INFINITY,
         packing: 0.0,
@@ -154,7 +154,7 @@ pub(crate) fn check<A: PlanTimer>(
 #[derive(Debug, Clone, PartialEq)]
 enum PlanTiming {
     /// Not measured so far.
-    Open,
+    Pending,
     /// Seconds of packing with the copy to the device, and of a product in each batch.
     Measured { prepare: f64, samples: Samples },
     /// Left out, for this reason.
@@ -171,8 +171,8 @@ struct Check<'a, A: PlanTimer> {
     candidates: Vec<&'a Candidate>,
     timings: Vec<PlanTiming>,
     products: u64,
-    /// Number of plans for which products are kept: kernels of CSR, and a packed plan.
-    to_come: u64,
+    /// Plans still to be timed, for which products are reserved: kernels of CSR, and a packed plan.
+    reserved_plans: u64,
     /// Number of plans packed besides CSR.
     packed: usize,
     /// Least measured time of a product.
@@ -226,8 +226,8 @@ impl<A: PlanTimer> Check<'_, A> {
         Ok(self.finish(place, ready))
     }
 
-    /// Times the likeliest kernels of CSR in one set of arrays. `None` if there are none, or if
-    /// they cannot be packed.
+    /// Times the kernels of CSR with the least predicted times in one set of arrays. `None` if
+    /// there are none, or if they cannot be packed.
     fn time_csr(&mut self) -> Option<Fastest<A::Packed>> {
         let is_csr = |place: &usize| self.is_csr(*place);
         let mut csr: Vec<usize> = (0..self.candidates.len()).filter(is_csr).collect();
@@ -242,11 +242,11 @@ impl<A: PlanTimer> Check<'_, A> {
         if let Some(at) = csr.iter().position(|&place| place == 0) {
             csr[..=at].rotate_right(1);
         }
-        self.to_come = csr.len() as u64;
+        self.reserved_plans = csr.len() as u64;
         let mut fastest = self.pack(*csr.first()?)?;
         let mut ready = fastest.ready.take()?;
         for &place in &csr[1..] {
-            self.to_come -= 1;
+            self.reserved_plans -= 1;
             if self.products + self.products_per_plan() > self.budget.products {
                 break;
             }
@@ -267,7 +267,7 @@ impl<A: PlanTimer> Check<'_, A> {
                 }
             }
         }
-        (fastest.ready, self.to_come) = (Some(ready), 1);
+        (fastest.ready, self.reserved_plans) = (Some(ready), 1);
         Some(fastest)
     }
 
@@ -343,7 +343,7 @@ impl<A: PlanTimer> Check<'_, A> {
                 [] => true,
             };
             // A further batch leaves room for the plans to come.
-            let spare = if samples.len() < batches as usize { 0 } else { self.to_come };
+            let spare = if samples.len() < batches as usize { 0 } else { self.reserved_plans };
             let least = batch + spare * self.products_per_plan();
             let has_room = self.products + least <= self.budget.products;
             if is_last || samples.len() >= CPU_MOST_BATCHES || !has_room {
@@ -366,11 +366,11 @@ impl<A: PlanTimer> Check<'_, A> {
     /// positive and products are left.
     fn next_to_pack(&mut self, fastest: Option<&Fastest<A::Packed>>) -> Option<usize> {
         let Some(fastest) = fastest else {
-            return (self.timings[0] == PlanTiming::Open).then_some(0);
+            return (self.timings[0] == PlanTiming::Pending).then_some(0);
         };
-        let is_open =
-            |place: &usize| self.timings[*place] == PlanTiming::Open && !self.is_csr(*place);
-        let open = (0..self.candidates.len()).filter(is_open);
+        let is_pending =
+            |place: &usize| self.timings[*place] == PlanTiming::Pending && !self.is_csr(*place);
+        let pending = (0..self.candidates.len()).filter(is_pending);
         let each = self.products_per_plan();
         let gain_and_cost = |place: usize| {
             let (median, spread) = self.expectation(place);
@@ -381,12 +381,12 @@ impl<A: PlanTimer> Check<'_, A> {
             let (gain, cost) = gain_and_cost(*place);
             gain - cost
         };
-        let best = open.max_by(|a, b| net(a).total_cmp(&net(b)))?;
+        let best = pending.max_by(|a, b| net(a).total_cmp(&net(b)))?;
         let has_room = self.products + each <= self.budget.products && self.packed < MOST_PACKED;
         if net(&best) > 0.0 && has_room {
             return Some(best);
         }
-        if self.timings[0] == PlanTiming::Open {
+        if self.timings[0] == PlanTiming::Pending {
             let (gain, cost) = gain_and_cost(0);
             self.timings[0] = PlanTiming::Excluded(TimingOutcome::Unpaid { gain, cost });
         }
@@ -409,7 +409,7 @@ impl<A: PlanTimer> Check<'_, A> {
         let errors = [mean(same_kernel.map(error)), mean(same_format.map(error))];
         let nearest = errors.into_iter().zip(SPREADS).find_map(|(e, spread)| Some((e?, spread)));
         let uncertainty = self.candidates[place].prediction.map_or(0.0, |p| p.uncertainty());
-        let (error, spread) = nearest.unwrap_or((any, DOUBT * uncertainty));
+        let (error, spread) = nearest.unwrap_or((any, UNCERTAINTY_FACTOR * uncertainty));
         (self.predicted(place) * error.exp(), spread)
     }
 
@@ -462,7 +462,7 @@ impl<A: PlanTimer> Check<'_, A> {
             };
             let ratio = self.measured(place) / least;
             match &self.timings[place] {
-                PlanTiming::Open => return None,
+                PlanTiming::Pending => return None,
                 PlanTiming::Excluded(outcome) => timed_plan.outcome = outcome.clone(),
                 PlanTiming::Measured { prepare, samples } => {
                     timed_plan.ran(samples);

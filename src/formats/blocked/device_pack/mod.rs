@@ -94,12 +94,12 @@ struct PanelTiles {
 
 /// Tiles, and their copy on the GPU.
 struct UploadedTiles {
-    there: Ptr<Tile>,
+    table: Ptr<Tile>,
     tiles: Vec<Tile>,
 }
 
 impl UploadedTiles {
-    const NONE: Self = Self { there: Ptr::NULL, tiles: Vec::new() };
+    const NONE: Self = Self { table: Ptr::NULL, tiles: Vec::new() };
 }
 
 /// Tiles with the sums over their cells, and the assignment of pieces. A tile may be empty.
@@ -193,7 +193,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
                 cells += u64::from(rows);
             }
         }
-        let tiles = UploadedTiles { there: self.table(&tiles)?, tiles };
+        let tiles = UploadedTiles { table: self.table(&tiles)?, tiles };
         let panels = (self.table(&rows_of)?, rows_of.len() as u32);
         let (cells, firsts) = (cells as usize, self.work.take::<u32>(cells as usize)?);
         let (row_ptr, col_idx, nrows) = (self.row_ptr(), self.a.col_idx.ptr(), self.a.nrows as u32);
@@ -201,14 +201,14 @@ impl<T: Scalar> BlockPacker<'_, T> {
         let before = self.sums(cells, |numbers| {
             if sorted {
                 let (count, cells) = (tiles.tiles.len() as u32, cells as u32);
-                let tiles = tiles.there;
+                let tiles = tiles.table;
                 let launch = Launch::over(cells as usize, 1);
                 let find = Sorted { row_ptr, col_idx, tiles, count, cells, firsts, numbers };
                 // SAFETY: there is a number and a first entry for every cell, here and below.
                 return unsafe { self.work.run(CELLS, "blocked_cells_sorted", launch.with(find)) };
             }
             self.work.clear(numbers, cells)?;
-            let ((panels, count), tiles) = (panels, tiles.there);
+            let ((panels, count), tiles) = (panels, tiles.table);
             let next = self.work.take::<u32>(cells)?;
             let find = Count { row_ptr, col_idx, panels, count, tiles, nrows, numbers };
             let add = Firsts { panels, count, tiles, nrows, numbers, firsts, next };
@@ -266,7 +266,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
                 Tile { first_cell, rows, first_row, first_col, width, first_entry, first_piece };
             let (tiles, windows) = if count > 0 { (vec![tile], 1) } else { (Vec::new(), 0) };
             let panels = (self.table(&[PanelTiles { first_row, windows, first_tile }])?, 1);
-            let tiles = UploadedTiles { there: self.table(&tiles)?, tiles };
+            let tiles = UploadedTiles { table: self.table(&tiles)?, tiles };
             self.pieces(panels, tiles, (nrows, before), count)
         };
         let (near, far) = (counted(true, near_entries)?, counted(false, nnz - near_entries)?);
@@ -322,18 +322,18 @@ impl<T: Scalar> BlockPacker<'_, T> {
 
     /// Copies a table to the GPU.
     fn table<N: Copy>(&self, table: &[N]) -> Result<Ptr<N>, Error> {
-        let there = self.work.take(table.len())?;
+        let copy = self.work.take(table.len())?;
         if !table.is_empty() {
-            self.work.write(there, table)?;
+            self.work.write(copy, table)?;
         }
-        Ok(there)
+        Ok(copy)
     }
 
     /// Assigns pieces to tiles, given the sums before their cells.
     fn pieces(
         &self,
         (panels, panel_count): (Ptr<PanelTiles>, u32),
-        UploadedTiles { there: tile_table, mut tiles }: UploadedTiles,
+        UploadedTiles { table: tile_table, mut tiles }: UploadedTiles,
         (cells, before): (usize, Ptr<u64>),
         entries: usize,
     ) -> Result<CountedCells, Error> {

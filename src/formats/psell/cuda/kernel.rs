@@ -29,7 +29,7 @@ const STREAMED_BYTES: u64 = 38_000_000;
 /// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.
 const MOST_SHIFT: u32 = 3;
 
-/// With more slices than this there are enough warps, and the headers are not read.
+/// Number of slices above which there are enough warps, and the headers are not read.
 const MANY_SLICES: usize = 1 << 15;
 
 /// Binary logarithm of the number of warps that share each slice of a matrix.

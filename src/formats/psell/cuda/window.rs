@@ -16,7 +16,7 @@
 
 use super::super::Header;
 use super::super::constants::{
-    CONSUMERS, DEPTH, HALO, PRODUCERS, REUSES_COLUMN, SLOT_BYTES, UNITS,
+    CONSUMERS, HALO, PRODUCERS, REUSES_COLUMN, SLOT_BYTES, STAGES, UNITS,
 };
 use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
 use super::{DevicePsell, DeviceValues};
@@ -78,7 +78,7 @@ struct Buffers {
 impl Buffers {
     /// Places of even, or of odd, columns in a ring buffer.
     const fn half(&self) -> usize {
-        (self.span + DEPTH * self.consumers * LANES) / 2
+        (self.span + STAGES * self.consumers * LANES) / 2
     }
 
     /// Shared memory of a block in bytes, for slices with at most `most` bytes of values.

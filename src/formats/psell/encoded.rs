@@ -2,10 +2,10 @@
 //! holds all of them exactly, or not at all if all are the same. Values are compared by their bits,
 //! so the encoding is lossless: `0` and `-0` differ, and so do NaNs with different payloads.
 
-use super::Arrays;
 use crate::analysis::value_set::{DICTIONARY, VALUE_SLOTS, ValueSet, hash};
 use crate::device::cpu::Output;
 use crate::device::{Ptr, Queue};
+use crate::formats::Arrays;
 use crate::memory::try_zeroed;
 use crate::parallel::map_each;
 use crate::{Error, Precision, Scalar};
