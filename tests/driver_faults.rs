@@ -111,12 +111,15 @@ fn every_failure(faults: &Faults) {
 }
 
 /// Plans that a GPU packs itself: without and with sorting in and beyond a block, with codes of
-/// values, long rows and wide slices; and cache blocks of either kind.
-const PACKED: [&str; 6] = [
+/// values, long rows and wide slices; SELL, JDS, and cache blocks of either kind.
+const PACKED: [&str; 9] = [
     "psell(sigma:1)",
     "psell(sigma:1,values:packed,group:4,split:60)",
     "psell(sigma:512)",
     "psell(sigma:100000)",
+    "sell(c:32,sigma:1)",
+    "sell(c:32,sigma:512)",
+    "jds(sections:auto,tail:auto)",
     "blocked(kib:192)",
     "blocked(hot:1,values:packed)",
 ];
