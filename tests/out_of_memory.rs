@@ -70,7 +70,7 @@ unsafe impl GlobalAlloc for Failing {
 }
 
 #[global_allocator]
-static ALLOCATOR: Reserve<Failing> = Reserve(Failing);
+static ALLOCATOR: Reserve<Failing> = Reserve::new(Failing);
 
 fn matrix() -> CsrMatrix<f64> {
     "banded,rows=3000".parse::<gallery::Spec>().unwrap().generate().unwrap()

@@ -27,7 +27,8 @@ pub use types::*;
 
 /// Memory that ends is an error, also where an allocation is small.
 #[global_allocator]
-static ALLOCATOR: sparseop::Reserve<std::alloc::System> = sparseop::Reserve(std::alloc::System);
+static ALLOCATOR: sparseop::Reserve<std::alloc::System> =
+    sparseop::Reserve::new(std::alloc::System);
 
 #[cfg(test)]
 mod tests;

@@ -24,7 +24,8 @@ use pyo3::prelude::*;
 
 /// Memory that ends is an error, also where an allocation is small.
 #[global_allocator]
-static ALLOCATOR: sparseop::Reserve<std::alloc::System> = sparseop::Reserve(std::alloc::System);
+static ALLOCATOR: sparseop::Reserve<std::alloc::System> =
+    sparseop::Reserve::new(std::alloc::System);
 
 /// The module `sparseop._sparseop`.
 #[pymodule]

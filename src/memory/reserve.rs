@@ -11,96 +11,100 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// ReserveSlots of one size: as many as `taken` has bits.
-struct ReserveSlots {
-    /// Bytes of a slot.
-    size: usize,
-    /// Byte of the reserve where the slots begin.
-    start: usize,
-    /// A set bit for each slot that is in use.
-    taken: &'static [AtomicU64],
-}
-
 /// Greatest alignment of an allocation in the reserve.
 const ALIGNMENT: usize = 256;
 
 /// Sizes of slots in bytes, ascending, multiples of [`ALIGNMENT`].
 const SIZES: [usize; 3] = [256, 4 << 10, 64 << 10];
 
-/// Number of 64 slots of each size.
+/// Slots of each size: 64 for each number here, which are bits of a word.
 const WORDS: [usize; 3] = [32, 4, 1];
 
 /// Bytes of the reserve.
 const BYTES: usize = 64 * (SIZES[0] * WORDS[0] + SIZES[1] * WORDS[1] + SIZES[2] * WORDS[2]);
 
+/// Slots of the sizes, one size after the other.
 #[repr(align(256))]
-struct Backing(UnsafeCell<[u8; BYTES]>);
+struct ReserveSlots {
+    /// Not mapped by the system before it is used.
+    memory: UnsafeCell<[u8; BYTES]>,
+    /// A set bit for each slot that is in use.
+    taken: [AtomicU64; WORDS[0] + WORDS[1] + WORDS[2]],
+}
 
 // SAFETY: the bytes of a slot belong to the one allocation that set its bit.
-unsafe impl Sync for Backing {}
+unsafe impl Sync for ReserveSlots {}
 
-/// Not mapped by the system before it is used.
-static BACKING: Backing = Backing(UnsafeCell::new([0; BYTES]));
+static SLOTS: ReserveSlots = ReserveSlots::new();
 
-static SMALL: [AtomicU64; WORDS[0]] = [const { AtomicU64::new(0) }; WORDS[0]];
-static MEDIUM: [AtomicU64; WORDS[1]] = [const { AtomicU64::new(0) }; WORDS[1]];
-static LARGE: [AtomicU64; WORDS[2]] = [const { AtomicU64::new(0) }; WORDS[2]];
-
-static SLOTS: [ReserveSlots; 3] = [
-    ReserveSlots { size: SIZES[0], start: 0, taken: &SMALL },
-    ReserveSlots { size: SIZES[1], start: 64 * SIZES[0] * WORDS[0], taken: &MEDIUM },
-    ReserveSlots { size: SIZES[2], start: BYTES - 64 * SIZES[2] * WORDS[2], taken: &LARGE },
-];
+/// Size of the slots of each word, and the byte where they begin.
+fn words() -> impl Iterator<Item = (usize, usize)> {
+    let mut start = 0;
+    let sizes = SIZES.into_iter().zip(WORDS);
+    sizes.flat_map(|(size, words)| std::iter::repeat_n(size, words)).map(move |size| {
+        let first = start;
+        start += 64 * size;
+        (size, first)
+    })
+}
 
 impl ReserveSlots {
-    /// Takes a free slot.
-    fn take(&self) -> Option<usize> {
-        for (word, taken) in self.taken.iter().enumerate() {
+    const fn new() -> Self {
+        Self {
+            memory: UnsafeCell::new([0; BYTES]),
+            taken: [const { AtomicU64::new(0) }; WORDS[0] + WORDS[1] + WORDS[2]],
+        }
+    }
+
+    /// Takes a slot; null if none is free or fits.
+    fn take(&self, layout: Layout) -> *mut u8 {
+        for ((size, first), taken) in words().zip(&self.taken) {
+            if layout.size() > size || layout.align() > ALIGNMENT {
+                continue;
+            }
             while taken.load(Relaxed) != u64::MAX {
                 let bit = taken.load(Relaxed).trailing_ones().min(63);
                 if taken.fetch_or(1 << bit, Acquire) >> bit & 1 == 0 {
-                    return Some(self.start + (64 * word + bit as usize) * self.size);
+                    let start = first + bit as usize * size;
+                    return self.memory.get().cast::<u8>().wrapping_add(start);
                 }
             }
         }
-        None
+        std::ptr::null_mut()
     }
 
-    fn bytes(&self) -> usize {
-        64 * self.taken.len() * self.size
+    /// Position of a pointer in the reserve, if it is one of it.
+    fn position(&self, pointer: *mut u8) -> Option<usize> {
+        let at = pointer.addr().wrapping_sub(self.memory.get().addr());
+        (at < BYTES).then_some(at)
+    }
+
+    /// Gives a slot back; false if the pointer is none of the reserve.
+    fn give(&self, pointer: *mut u8) -> bool {
+        let Some(at) = self.position(pointer) else { return false };
+        for ((size, first), taken) in words().zip(&self.taken) {
+            if (first..first + 64 * size).contains(&at) {
+                taken.fetch_and(!(1 << ((at - first) / size)), Release);
+            }
+        }
+        true
+    }
+
+    /// True if more than a quarter of the slots of a size are in use.
+    fn is_low(&self) -> bool {
+        let mut first = 0;
+        WORDS.into_iter().any(|words| {
+            let taken = &self.taken[first..first + words];
+            first += words;
+            let count: u32 = taken.iter().map(|word| word.load(Relaxed).count_ones()).sum();
+            count as usize > 16 * words
+        })
     }
 }
 
-/// A slot of the reserve, or null.
-fn take(layout: Layout) -> *mut u8 {
-    if layout.align() > ALIGNMENT {
-        return std::ptr::null_mut();
-    }
-    let fits = SLOTS.iter().filter(|slots| layout.size() <= slots.size);
-    match fits.filter_map(ReserveSlots::take).next() {
-        Some(start) => BACKING.0.get().cast::<u8>().wrapping_add(start),
-        None => std::ptr::null_mut(),
-    }
-}
-
-/// Gives a slot back; false if the pointer is none of the reserve.
-fn give(pointer: *mut u8) -> bool {
-    let at = pointer.addr().wrapping_sub(BACKING.0.get().addr());
-    let Some(slots) = SLOTS.iter().find(|slots| at.wrapping_sub(slots.start) < slots.bytes())
-    else {
-        return false;
-    };
-    let slot = (at - slots.start) / slots.size;
-    slots.taken[slot / 64].fetch_and(!(1 << (slot % 64)), Release);
-    true
-}
-
-/// True if more than a quarter of the slots of a size are in use.
+/// True if little of the reserve is left.
 pub(super) fn is_low() -> bool {
-    SLOTS.iter().any(|slots| {
-        let taken: u32 = slots.taken.iter().map(|word| word.load(Relaxed).count_ones()).sum();
-        taken as usize > 16 * slots.taken.len()
-    })
+    SLOTS.is_low()
 }
 
 /// Allocator that has slots for small allocations which `A` refuses: up to 64 KiB each, 5 MiB in
@@ -108,26 +112,37 @@ pub(super) fn is_low() -> bool {
 ///
 /// ```
 /// #[global_allocator]
-/// static ALLOCATOR: sparseop::Reserve<std::alloc::System> = sparseop::Reserve(std::alloc::System);
+/// static ALLOCATOR: sparseop::Reserve<std::alloc::System> =
+///     sparseop::Reserve::new(std::alloc::System);
 /// ```
-pub struct Reserve<A>(pub A);
+pub struct Reserve<A> {
+    system: A,
+    slots: &'static ReserveSlots,
+}
+
+impl<A> Reserve<A> {
+    /// The allocator `system`, with the reserve of the process.
+    pub const fn new(system: A) -> Self {
+        Self { system, slots: &SLOTS }
+    }
+}
 
 // SAFETY: a pointer is one of `A`, or of a slot of at least the size and alignment of its layout,
 // which is taken until the pointer is freed.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Reserve<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
-        let pointer = unsafe { self.0.alloc(layout) };
-        if pointer.is_null() { take(layout) } else { pointer }
+        let pointer = unsafe { self.system.alloc(layout) };
+        if pointer.is_null() { self.slots.take(layout) } else { pointer }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
-        let pointer = unsafe { self.0.alloc_zeroed(layout) };
+        let pointer = unsafe { self.system.alloc_zeroed(layout) };
         if !pointer.is_null() {
             return pointer;
         }
-        let slot = take(layout);
+        let slot = self.slots.take(layout);
         if !slot.is_null() {
             // SAFETY: the slot has this size.
             unsafe { slot.write_bytes(0, layout.size()) };
@@ -136,17 +151,16 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Reserve<A> {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        if !give(pointer) {
+        if !self.slots.give(pointer) {
             // SAFETY: the caller's promise, and the pointer is one of `A`.
-            unsafe { self.0.dealloc(pointer, layout) };
+            unsafe { self.system.dealloc(pointer, layout) };
         }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let at = pointer.addr().wrapping_sub(BACKING.0.get().addr());
-        if at >= BYTES {
+        if self.slots.position(pointer).is_none() {
             // SAFETY: the caller's promise, and the pointer is one of `A`.
-            let grown = unsafe { self.0.realloc(pointer, layout, size) };
+            let grown = unsafe { self.system.realloc(pointer, layout, size) };
             if !grown.is_null() {
                 return grown;
             }
@@ -182,23 +196,26 @@ mod tests {
         }
     }
 
-    /// Held by the test that uses the reserve.
-    static IN_USE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    /// An allocator that serves all from a reserve of its own: the library refuses allocations
+    /// while little is left in that of the process.
+    fn without_system(slots: &'static ReserveSlots) -> Reserve<Nothing> {
+        Reserve { system: Nothing, slots }
+    }
 
     #[test]
     fn threads_have_slots_of_their_own() {
-        let _in_use = IN_USE.lock();
+        static OWN: ReserveSlots = ReserveSlots::new();
         let layout = Layout::from_size_align(4000, 8).unwrap();
         let work = |thread: u8| {
             for _ in 0..2000 {
                 // SAFETY: a size above zero; four threads have fewer slots than there are.
                 unsafe {
-                    let slot = Reserve(Nothing).alloc(layout);
+                    let slot = without_system(&OWN).alloc(layout);
                     slot.write_bytes(thread, 4000);
                     std::thread::yield_now();
                     let bytes = std::slice::from_raw_parts(slot, 4000);
                     assert!(bytes.iter().all(|byte| *byte == thread));
-                    Reserve(Nothing).dealloc(slot, layout);
+                    without_system(&OWN).dealloc(slot, layout);
                 }
             }
         };
@@ -209,9 +226,9 @@ mod tests {
 
     #[test]
     fn slots_are_apart_and_used_again() {
-        let _in_use = IN_USE.lock();
+        static OWN: ReserveSlots = ReserveSlots::new();
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
-        let reserve = Reserve(Nothing);
+        let reserve = without_system(&OWN);
         // The slots of all sizes, the small ones first.
         let count = 64 * WORDS.iter().sum::<usize>();
         for round in 0..3 {
@@ -221,7 +238,7 @@ mod tests {
                 .map(|_| unsafe { reserve.alloc_zeroed(layout(200)) })
                 .inspect(|pointer| assert!(!pointer.is_null()))
                 .collect();
-            assert!(is_low());
+            assert!(OWN.is_low());
             // SAFETY: a size above zero.
             assert!(unsafe { reserve.alloc(layout(1)) }.is_null(), "round {round}");
             for (i, pointer) in taken.iter().enumerate() {
@@ -235,7 +252,7 @@ mod tests {
             }
             // SAFETY: allocated with this layout.
             taken.iter().for_each(|pointer| unsafe { reserve.dealloc(*pointer, layout(200)) });
-            assert!(!is_low());
+            assert!(!OWN.is_low());
         }
         // SAFETY: sizes above zero, and layouts of the allocations.
         unsafe {
