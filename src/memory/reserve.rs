@@ -158,15 +158,19 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Reserve<A> {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if self.slots.position(pointer).is_none() {
+        // SAFETY: the caller's promise: `size` is a valid size for this alignment.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        let new = if self.slots.position(pointer).is_some() {
+            // SAFETY: as above.
+            unsafe { self.alloc(wanted) }
+        } else {
             // SAFETY: the caller's promise, and the pointer is one of `A`.
             let grown = unsafe { self.system.realloc(pointer, layout, size) };
             if !grown.is_null() {
                 return grown;
             }
-        }
-        // SAFETY: the caller's promise: `size` is a valid size for this alignment.
-        let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
+            self.slots.take(wanted)
+        };
         if !new.is_null() {
             // SAFETY: both have the lesser size, and are apart.
             unsafe {
