@@ -3,8 +3,8 @@
 use super::*;
 use crate::device::{Device, Gpu};
 use crate::formats::{FormatKind, Plan, ResidentMatrix};
-use crate::matrix::{CsrMatrix, gallery};
-use crate::testing::{Oracle, awkward, few_cases, gpu, product, scattered, x_vector};
+use crate::matrix::CsrMatrix;
+use crate::testing::{Oracle, awkward, gpu, product, scattered, small_gallery, x_vector};
 
 /// Orders that the examples lack: several windows in a block, and windows that are sorted digit by
 /// digit.
@@ -81,9 +81,7 @@ fn rows_of_many_parts() {
 }
 
 fn galleries<T: Scalar>(gpu: Gpu) {
-    let (each, entries) = if few_cases() { (5, 2000) } else { (1, 20_000) };
-    for entry in gallery::list().iter().step_by(each) {
-        let spec = entry.spec().scaled_to(entries);
+    for spec in small_gallery() {
         check(gpu, &spec.generate::<T>().unwrap(), &spec.to_string());
     }
 }

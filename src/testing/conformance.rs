@@ -5,7 +5,7 @@ use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{FormatKind, Plan, ResidentMatrix, any_plan};
-use crate::matrix::CsrMatrix;
+use crate::matrix::{CsrMatrix, gallery};
 use crate::{Error, Scalar, ScalarKind};
 use proptest::prelude::*;
 
@@ -190,6 +190,12 @@ fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
     }
     let values = x_vector(col_idx.len());
     CsrMatrix::try_new(n, n, row_ptr, col_idx, values).unwrap()
+}
+
+/// Generated matrices of every kind, of 20,000 entries; under a slow tool some, of 2,000.
+pub(crate) fn small_gallery() -> impl Iterator<Item = gallery::Spec> {
+    let (each, entries) = if few_cases() { (5, 2000) } else { (1, 20_000) };
+    gallery::list().iter().step_by(each).map(move |entry| entry.spec().scaled_to(entries))
 }
 
 /// Shapes that are likely to break kernels.

@@ -6,7 +6,7 @@ use super::*;
 use crate::device::{Device, Gpu};
 use crate::formats::ResidentMatrix;
 use crate::matrix::{CsrMatrix, gallery};
-use crate::testing::{Oracle, awkward, few_cases, gpu, product, x_vector};
+use crate::testing::{Oracle, awkward, few_cases, gpu, product, small_gallery, x_vector};
 use std::sync::Arc;
 
 fn words<N: Copy + Into<u64>>(numbers: &[N]) -> Vec<u64> {
@@ -92,10 +92,9 @@ fn awkward_matrices() {
 }
 
 fn galleries<T: Scalar>(gpu: Gpu) {
-    let (each, entries) = if few_cases() { (5, 2000) } else { (1, 20_000) };
-    for entry in gallery::list().iter().step_by(each) {
+    for spec in small_gallery() {
         for values in gallery::Values::ALL {
-            let spec = entry.spec().scaled_to(entries).with_values(values);
+            let spec = spec.clone().with_values(values);
             check_all(gpu, &spec.generate::<T>().unwrap(), &spec.to_string());
         }
     }
