@@ -24,8 +24,7 @@ struct Plain {
     static constexpr bool IN_L2 = STAYS_RESIDENT;
     const T *values;
 
-    __device__ __forceinline__ Plain(const u8 *bytes, const T *, const T *)
-        : values(reinterpret_cast<const T *>(bytes)) {}
+    __device__ __forceinline__ Plain(const u8 *bytes, const T *, const T *) : values(reinterpret_cast<const T *>(bytes)) {}
     __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(T))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
     __device__ __forceinline__ T one(u32 at) const { return fetch<IN_L2>(values + at); }
@@ -208,9 +207,7 @@ struct SliceSteps {
     static constexpr u32 BATCH_STEPS = 8;
     u32 first, end;
 
-    static __device__ __forceinline__ u32 batches(u32 steps) {
-        return (steps + BATCH_STEPS - 1) / BATCH_STEPS * BATCH_STEPS;
-    }
+    static __device__ __forceinline__ u32 batches(u32 steps) { return (steps + BATCH_STEPS - 1) / BATCH_STEPS * BATCH_STEPS; }
     // Part of this warp if `1 << shift` warps share a slice.
     static __device__ __forceinline__ SliceSteps own(u32 full, u32 width, u32 shift) {
         u32 all = batches(full) + width - full, several = BATCH_STEPS << shift;
@@ -237,8 +234,8 @@ __device__ __forceinline__ u32 entries_before(const u32 *masks, u32 steps, u32 l
 // Sum of a lane over some slots of a diagonal slice. `x` points to the element of the lane's own
 // row.
 template <u32 N, u32 V, typename T, typename Values>
-__device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values, u32 full,
-                                          u32 width, u32 shift, u32 lane, const T *x) {
+__device__ __forceinline__ T diagonal_sum(
+    const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const int *deltas = reinterpret_cast<const int *>(index);
     T sum = 0;
     SliceSteps whole = SliceSteps::own(full, width, shift).full(full);
@@ -286,8 +283,8 @@ __device__ __forceinline__ T diagonal_sum(const u8 *index, const Values &values,
 // Sum of a lane over steps of a relative slice, N at a time, of R slots each; `x` is at the base
 // column.
 template <u32 N, u32 V, u32 R, typename I, typename T, typename Values>
-__device__ __forceinline__ T relative_sum(const u8 *index, const Values &values, u32 full,
-                                          u32 width, u32 shift, u32 lane, const T *x) {
+__device__ __forceinline__ T relative_sum(
+    const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const u32 *masks = reinterpret_cast<const u32 *>(index);
     const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
     constexpr u32 GROUP = R == 1 ? V : 1;
@@ -300,8 +297,7 @@ __device__ __forceinline__ T relative_sum(const u8 *index, const Values &values,
         u32 col[COUNT];
         T value[COUNT * R], factor[COUNT * R];
 #pragma unroll
-        for (u32 u = 0; u + 4 <= GROUPED; u += 4)
-            load_four<Values::IN_L2>(indices + (k + u) * WARP + lane * 4, col + u);
+        for (u32 u = 0; u + 4 <= GROUPED; u += 4) load_four<Values::IN_L2>(indices + (k + u) * WARP + lane * 4, col + u);
 #pragma unroll
         for (u32 u = GROUPED; u < COUNT; ++u) col[u] = fetch<Values::IN_L2>(indices + (k + u) * WARP + lane);
         load_full<COUNT * R, GROUP>(values, k * R, lane, value);
@@ -420,14 +416,10 @@ __device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u
 // slices, with `1 << shift` warps per slice. With DIAGONALS all slices are diagonal. `skip` has the
 // mask of lanes with long rows for every slice.
 template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T, typename Epilogue>
-__device__ __forceinline__ void packed_rows(const uint4 *__restrict__ headers,
-                                            const u8 *__restrict__ values,
-                                            const u8 *__restrict__ index,
-                                            const T *__restrict__ dictionary,
-                                            const u32 *__restrict__ perm,
-                                            const u32 *__restrict__ skip, u32 nrows, Long<T> rows,
-                                            const T *__restrict__ x, Epilogue y, u32 shift,
-                                            u32 l2_shares) {
+__device__ __forceinline__ void packed_rows(
+    const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
+    const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
+    u32 nrows, Long<T> rows, const T *__restrict__ x, Epilogue y, u32 shift, u32 l2_shares) {
     constexpr u32 CODES = Values<T, true>::CODES;
     __shared__ T shared[CODES];
     if constexpr (CODES > 1) {

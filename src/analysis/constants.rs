@@ -11,8 +11,8 @@ pub(crate) const VALUE_SLOT_BITS: u32 = 10;
 /// key.
 pub(crate) const VALUE_SLOTS: usize = 1 << VALUE_SLOT_BITS;
 
-/// 2⁶⁴ over the golden ratio: multiplying by it spreads numbers over the upper bits (Knuth, TAOCP
-/// 3, 6.4).
+/// 2⁶⁴ over the golden ratio: multiplying by it spreads numbers over the upper bits (Knuth,
+/// volume 3, 6.4).
 pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Precisions that do not hold all values, as flags.
