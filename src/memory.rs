@@ -221,6 +221,16 @@ pub(crate) fn release_spare<T>(list: &mut Vec<T>) {
 #[cfg(any(not(target_os = "linux"), miri))]
 pub(crate) fn release_spare<T>(_: &mut Vec<T>) {}
 
+/// Returns memory to the system that has been freed and that the allocator keeps for later
+/// allocations.
+pub(crate) fn return_freed() {
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+    // SAFETY: any thread may call it at any time; no allocation in use changes.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Size of the last-level cache available to one thread, in bytes; a typical size if the system
 /// does not report it.
 pub(crate) fn last_cache() -> u64 {

@@ -10,7 +10,7 @@
 //! system: both together take little more than the runs alone.
 
 use super::CsrMatrix;
-use crate::memory::{filled, listed, release_spare, reserve, try_zeroed};
+use crate::memory::{filled, listed, release_spare, reserve, return_freed, try_zeroed};
 use crate::order;
 use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar};
@@ -187,6 +187,10 @@ pub(crate) fn to_csr<T: Scalar>(
         }
     }
     drop(left);
+    drop(runs);
+    if nnz > SMALL {
+        return_freed();
+    }
     close_gaps(&sizes, &kept, &mut col_idx, &mut values);
     let starts = kept.iter().scan(0, |start, &n| Some(std::mem::replace(start, *start + n)));
     let starts: Vec<usize> = starts.collect();

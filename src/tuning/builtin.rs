@@ -27,6 +27,7 @@ impl BuiltIn {
 }
 
 static CPU: BuiltIn = BuiltIn::new("cpu", include_str!("../../models/cpu.ron"));
+static CPU_AVX2: BuiltIn = BuiltIn::new("cpu-avx2", include_str!("../../models/cpu-avx2.ron"));
 static H200: BuiltIn = BuiltIn::new("nvidia-h200", include_str!("../../models/nvidia-h200.ron"));
 static GENERIC: BuiltIn = BuiltIn::new("generic", include_str!("../../models/generic.ron"));
 
@@ -40,7 +41,8 @@ impl Profile {
     /// Name and content of the built-in profile for a device.
     pub(super) fn builtin_for(device: &DeviceSpec) -> (&'static str, Arc<Self>) {
         let profile = match &device.gpu {
-            None => &CPU,
+            None if CPU.profile().device.instructions == device.instructions => &CPU,
+            None => &CPU_AVX2,
             Some(_) if H200.profile().device.instructions == device.instructions => &H200,
             Some(_) => &GENERIC,
         };
@@ -99,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_built_in_profiles_know_every_kernel() {
-        for BuiltIn { name, text, .. } in [&CPU, &H200, &GENERIC] {
+        for BuiltIn { name, text, .. } in [&CPU, &CPU_AVX2, &H200, &GENERIC] {
             let profile = Profile::parse(name, text).unwrap();
             for scalar in ScalarKind::ALL {
                 let missing = profile.missing_kernels(scalar);

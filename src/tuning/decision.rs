@@ -306,7 +306,7 @@ impl Display for TimingOutcome {
             // The reason may be that of a stored timing run.
             Self::Failed { reason } => write!(f, "failed: {}", printable(reason)),
             Self::NoRoom { needed, left } => {
-                write!(f, "not timed: needs {needed} bytes, the other candidates leave {left}")
+                write!(f, "not timed: needs {needed} bytes, of which {left} are left")
             }
             Self::NoTime => f.write_str("not timed: packing would exceed the time limit"),
             Self::Unpaid { .. } => {

@@ -59,7 +59,8 @@ impl<'a> Predictor<'a> {
                 None => return prediction.less_certain(learned.largest_spread(scalar)),
             };
             let spread = corrected.uncertainty();
-            if *scale == Scale::NONE { corrected } else { corrected.less_certain(spread) }
+            let is_own = profile.device.is_same(device);
+            if is_own { corrected } else { corrected.less_certain(spread) }
         });
         (work_terms, prediction)
     }

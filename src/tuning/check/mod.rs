@@ -6,6 +6,7 @@
 //! predictions, and a measurement corrects the predictions of similar plans. The fastest plan
 //! stays; of equally fast plans the one that was predicted to be faster.
 
+mod expectation;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +19,7 @@ use crate::Error;
 use crate::device::DeviceSpec;
 use crate::formats::{FormatKind, Plan, Target, csr};
 use crate::order;
-use statrs::distribution::{ContinuousCDF, Normal};
+use expectation::expected_improvement;
 
 /// Products of a check, besides a share of the expected ones.
 const PRODUCTS: u64 = 30;
@@ -66,16 +67,9 @@ const CSR_KERNELS: usize = 2;
 /// few products.
 const HELD_ON_CPU: u64 = 64 << 20;
 
-/// Standard deviation of the logarithm of a time about its prediction, after measurements of the
-/// same kernel and of another kernel of the format.
-const SPREADS: [f64; 2] = [0.06, 0.12];
-
-/// The same standard deviation otherwise, over the uncertainty of the prediction: large errors are
-/// more frequent than in a normal distribution.
-const UNCERTAINTY_FACTOR: f64 = 2.0;
-
-/// Part of the logarithm of the ratio of measured to predicted time that is common to all formats.
-const COMMON_ERROR: f64 = 0.5;
+/// Largest ratio of the bytes of a plan above [`HELD_ON_CPU`] to those of plain CSR. The predicted
+/// plan may take more.
+const MOST_BYTES_ON_CPU: f64 = 1.3;
 
 /// Limits of a check.
 #[derive(Debug, Clone, Copy)]
@@ -204,8 +198,8 @@ impl<A: PlanTimer> Check<'_, A> {
                 }
                 if fastest.ready.is_some() { bytes } else { 0 }
             });
-            let left = self.budget.memory.saturating_sub(held);
-            if held > 0 && needed > left {
+            let left = self.room(place, held);
+            if needed > left {
                 self.timings[place] = PlanTiming::Excluded(TimingOutcome::NoRoom { needed, left });
                 continue;
             }
@@ -224,6 +218,18 @@ impl<A: PlanTimer> Check<'_, A> {
         };
         let ready = ready.map_or_else(|| self.pack_only(place), Ok)?;
         Ok(self.finish(place, ready))
+    }
+
+    /// Bytes that a packed plan may take beside the fastest so far, which takes `held`.
+    fn room(&self, place: usize, held: u64) -> u64 {
+        let left = if held > 0 { self.budget.memory.saturating_sub(held) } else { u64::MAX };
+        let csr = (0..self.candidates.len()).find(|&place| self.is_csr(place));
+        match csr.map(|place| self.candidates[place].work.matrix_bytes) {
+            Some(csr) if self.target == Target::Cpu && place > 0 => {
+                left.min(HELD_ON_CPU.max((csr as f64 * MOST_BYTES_ON_CPU) as u64))
+            }
+            _ => left,
+        }
     }
 
     /// Times the kernels of CSR with the least predicted times in one set of arrays. `None` if
@@ -393,62 +399,6 @@ impl<A: PlanTimer> Check<'_, A> {
         None
     }
 
-    /// Median time of a plan that was not timed, in seconds, and the standard deviation of its
-    /// logarithm: the prediction, corrected by the errors of the measured plans most like it.
-    fn expectation(&self, place: usize) -> (f64, f64) {
-        /// Mean logarithm of the ratio of measured to predicted time.
-        fn mean(errors: impl Iterator<Item = f64>) -> Option<f64> {
-            let (count, sum) = errors.fold((0, 0.0), |(n, sum), error| (n + 1, sum + error));
-            (count > 0).then(|| sum / f64::from(count))
-        }
-        let error = |other: usize| (self.measured(other) / self.predicted(other)).ln();
-        let format = |place: usize| self.candidates[place].plan.format();
-        let same_kernel = self.timed().filter(|&o| self.kernel(o) == self.kernel(place));
-        let same_format = self.timed().filter(|&o| format(o) == format(place));
-        let any = mean(self.timed().map(error)).map_or(0.0, |error| error * COMMON_ERROR);
-        let errors = [mean(same_kernel.map(error)), mean(same_format.map(error))];
-        let nearest = errors.into_iter().zip(SPREADS).find_map(|(e, spread)| Some((e?, spread)));
-        let uncertainty = self.candidates[place].prediction.map_or(0.0, |p| p.uncertainty());
-        let (error, spread) = nearest.unwrap_or((any, UNCERTAINTY_FACTOR * uncertainty));
-        (self.predicted(place) * error.exp(), spread)
-    }
-
-    /// Predicted seconds of packing, without the copy to a GPU that packs from the arrays of plain
-    /// CSR.
-    fn preparation(&self, place: usize) -> f64 {
-        let prepare = |place: usize| self.candidates[place].prediction.map(|p| p.prepare * 1e-9);
-        let own = prepare(place).unwrap_or(0.0);
-        if self.target == Target::Cpu || !self.candidates[place].plan.packs_on_device() {
-            return own;
-        }
-        let copy = self.timed().find(|&p| self.is_csr(p)).and_then(prepare).unwrap_or(0.0);
-        (own - copy).max(0.0)
-    }
-
-    /// The plans that were timed so far.
-    fn timed(&self) -> impl Iterator<Item = usize> {
-        let timings = self.timings.iter().enumerate();
-        let timed = timings.filter(|(_, timing)| matches!(timing, PlanTiming::Measured { .. }));
-        timed.map(|(place, _)| place)
-    }
-
-    fn kernel(&self, place: usize) -> &'static str {
-        self.candidates[place].plan.kernel(self.target)
-    }
-
-    /// Predicted seconds of a product.
-    fn predicted(&self, place: usize) -> f64 {
-        self.candidates[place].prediction.map_or(f64::INFINITY, |p| p.product() * 1e-9)
-    }
-
-    /// Measured seconds of a product.
-    fn measured(&self, place: usize) -> f64 {
-        match &self.timings[place] {
-            PlanTiming::Measured { samples, .. } => samples.min(),
-            _ => f64::INFINITY,
-        }
-    }
-
     fn finish(self, winner: usize, ready: Ready<A::Packed>) -> Checked<A::Packed> {
         let least = self.measured(winner);
         let timed_plan = |place: usize| {
@@ -489,12 +439,4 @@ impl<A: PlanTimer> Check<'_, A> {
         };
         Checked { ready, timing_run, products: self.products }
     }
-}
-
-/// Expected value of `max(0, best - time)` for a log-normal time with this median, in seconds.
-fn expected_improvement(best: f64, median: f64, spread: f64) -> f64 {
-    let normal = Normal::standard();
-    let distance = (best / median).ln() / spread;
-    let mean = median * (spread * spread / 2.0).exp();
-    (best * normal.cdf(distance) - mean * normal.cdf(distance - spread)).max(0.0)
 }

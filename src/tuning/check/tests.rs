@@ -10,6 +10,7 @@ use crate::tuning::explain::Explanation;
 use crate::tuning::profile::Profile;
 use crate::tuning::select::select;
 use crate::{Scalar, ScalarKind};
+use statrs::distribution::{ContinuousCDF, Normal};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -304,6 +305,28 @@ fn two_packed_matrices_stay_below_the_limit() {
     let run = check(&&script, &&script, &decision, &spec, limits).unwrap().timing_run;
     assert!(run.timed_plans.iter().any(|p| matches!(p.outcome, TimingOutcome::NoRoom { .. })));
     assert_eq!(script.packed.borrow().len(), 1);
+}
+
+/// While a plan is packed, the caller's matrix is in memory, too.
+#[test]
+fn on_a_cpu_no_plan_takes_much_more_memory_than_plain_csr() {
+    let profile = include_str!("../../../models/cpu.ron");
+    let (mut decision, _, spec) = decision_by(profile, "stencil27,n=60", 1000);
+    let of = |decision: &Decision, text: &str| {
+        let plan: Plan = text.parse().unwrap();
+        decision.candidates.iter().position(|c| c.plan == plan).unwrap()
+    };
+    let (csr, coo) = (of(&decision, "csr"), of(&decision, "coo"));
+    let bytes = [csr, coo].map(|place| decision.candidates[place].work.matrix_bytes as f64);
+    assert!(bytes[1] > MOST_BYTES_ON_CPU * bytes[0] && bytes[1] > HELD_ON_CPU as f64);
+    decision.candidates[coo].prediction.as_mut().unwrap().correction = 0.01;
+    let script = Script { on_cpu: true, ..Script::default() };
+    let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
+    *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
+    let limits = Budget { products: 50, calls: 1000, memory: u64::MAX };
+    let run = check(&&script, &&script, &decision, &spec, limits).unwrap().timing_run;
+    let timed = run.timed_plans.iter().find(|p| p.plan == decision.candidates[coo].plan).unwrap();
+    assert!(matches!(timed.outcome, TimingOutcome::NoRoom { .. }), "{timed:?}");
 }
 
 /// The property that makes the check worth it: the chosen plan is never slower than the best timed

@@ -11,7 +11,7 @@ const SCALAR: ScalarKind = ScalarKind::F64;
 
 /// A device that does not exist.
 fn here() -> DeviceSpec {
-    DeviceSpec { name: "here".to_owned(), instructions: "avx2".to_owned(), threads: 8, gpu: None }
+    DeviceSpec { name: "here".to_owned(), instructions: "neon".to_owned(), threads: 8, gpu: None }
 }
 
 /// A profile that was measured on `device` with the present kernels.
@@ -44,7 +44,7 @@ fn named(found: ResolvedProfile) -> (String, Fit, Vec<String>) {
 #[test]
 fn the_best_fit_wins() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(best(&folder), ("built in as cpu".to_owned(), Fit::SameKind, vec![]));
+    assert_eq!(best(&folder), ("built in as cpu-avx2".to_owned(), Fit::SameKind, vec![]));
     keep(&folder, "d.ron", &measured(DeviceSpec { instructions: "sse".to_owned(), ..here() }));
     assert_eq!(best(&folder).0, "d.ron", "of equal fits the user's comes first");
     keep(&folder, "c.ron", &measured(DeviceSpec { threads: 4, ..here() }));
@@ -64,7 +64,7 @@ fn profiles_of_old_kernels_rank_last_with_a_warning() {
     let old = Profile { kernels: "old".to_owned(), ..measured(here()) };
     let path = keep(&folder, "old.ron", &old);
     let (name, _, warnings) = best(&folder);
-    assert_eq!(name, "built in as cpu");
+    assert_eq!(name, "built in as cpu-avx2");
     assert!(
         warnings.len() == 1
             && warnings[0].contains("old.ron")
@@ -93,7 +93,7 @@ fn named_profiles_precede_the_folder() {
     assert_eq!(find(&variable), "other.ron");
     assert_eq!(find(gpu.as_os_str()), "exact.ron", "a GPU's is no use to a CPU");
     assert_eq!(find(OsStr::new("")), "exact.ron");
-    assert_eq!(find(OsStr::new("off")), "built in as cpu");
+    assert_eq!(find(OsStr::new("off")), "built in as cpu-avx2");
     let missing = UserProfiles::read(Some(OsStr::new("/nowhere.ron")), Some(folder.path()))
         .best(&here(), SCALAR);
     assert!(matches!(&missing.warnings[..], [one] if one.contains("cannot read /nowhere.ron")));
@@ -106,7 +106,7 @@ fn one_that_does_not_know_the_scalar_is_passed_over() {
     profile.coefficients.remove(&SCALAR);
     keep(&folder, "f32.ron", &profile);
     let (name, _, warnings) = best(&folder);
-    assert_eq!(name, "built in as cpu");
+    assert_eq!(name, "built in as cpu-avx2");
     assert!(warnings.len() == 1 && warnings[0].contains("plain CSR in f64"), "{warnings:?}");
     let profiles = UserProfiles::read(None, Some(folder.path()));
     assert_eq!(named(profiles.best(&here(), ScalarKind::F32)).0, "f32.ron");
@@ -156,7 +156,7 @@ fn every_invalid_profile_is_a_warning() {
     assert!(std::process::Command::new("mkfifo").arg(at("pipe.ron")).status().unwrap().success());
     let files = fs::read_dir(folder.path()).unwrap().count();
     let (name, _, warnings) = best(&folder);
-    assert_eq!(name, "built in as cpu");
+    assert_eq!(name, "built in as cpu-avx2");
     assert_eq!(warnings.len(), files, "{warnings:#?}");
     for entry in fs::read_dir(folder.path()).unwrap() {
         let file = entry.unwrap().path().display().to_string();
@@ -198,6 +198,19 @@ fn a_requested_profile_is_used_or_an_error() {
     assert!(matches!(missing, Error::Io { .. }), "{missing}");
     let kept = ProfileSource::from(measured(here()));
     assert_eq!(find(&Device::Cpu, SCALAR, Some(&kept)).unwrap().origin, Origin::Program);
+}
+
+#[test]
+fn a_cpu_gets_the_profile_of_its_instructions() {
+    let built_in = |instructions: &str| {
+        let device = DeviceSpec { instructions: instructions.to_owned(), ..here() };
+        let found = UserProfiles::default().best(&device, SCALAR);
+        (found.origin.to_string(), found.profile.fit(&device))
+    };
+    let expected = |name: &str, fit| (format!("built in as {name}"), fit);
+    assert_eq!(built_in("avx512"), expected("cpu", Fit::SameArchitecture));
+    assert_eq!(built_in("avx2"), expected("cpu-avx2", Fit::SameArchitecture));
+    assert_eq!(built_in("portable"), expected("cpu-avx2", Fit::SameKind));
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Expected times of plans that were not timed, from predictions and the measurements so far.
+
+use super::{Check, PlanTiming};
+use crate::formats::Target;
+use crate::tuning::plan_timer::PlanTimer;
+use statrs::distribution::{ContinuousCDF, Normal};
+
+/// Standard deviation of the logarithm of a time about its prediction, after measurements of the
+/// same kernel and of another kernel of the format.
+const SPREADS: [f64; 2] = [0.06, 0.12];
+
+/// The same standard deviation otherwise, over the uncertainty of the prediction: large errors are
+/// more frequent than in a normal distribution.
+const UNCERTAINTY_FACTOR: f64 = 2.0;
+
+/// Part of the logarithm of the ratio of measured to predicted time that is common to all formats.
+const COMMON_ERROR: f64 = 0.5;
+
+impl<A: PlanTimer> Check<'_, A> {
+    /// Median time of a plan that was not timed, in seconds, and the standard deviation of its
+    /// logarithm: the prediction, corrected by the errors of the measured plans most like it.
+    pub(super) fn expectation(&self, place: usize) -> (f64, f64) {
+        /// Mean logarithm of the ratio of measured to predicted time.
+        fn mean(errors: impl Iterator<Item = f64>) -> Option<f64> {
+            let (count, sum) = errors.fold((0, 0.0), |(n, sum), error| (n + 1, sum + error));
+            (count > 0).then(|| sum / f64::from(count))
+        }
+        let error = |other: usize| (self.measured(other) / self.predicted(other)).ln();
+        let format = |place: usize| self.candidates[place].plan.format();
+        let same_kernel = self.timed().filter(|&o| self.kernel(o) == self.kernel(place));
+        let same_format = self.timed().filter(|&o| format(o) == format(place));
+        let any = mean(self.timed().map(error)).map_or(0.0, |error| error * COMMON_ERROR);
+        let errors = [mean(same_kernel.map(error)), mean(same_format.map(error))];
+        let nearest = errors.into_iter().zip(SPREADS).find_map(|(e, spread)| Some((e?, spread)));
+        let uncertainty = self.candidates[place].prediction.map_or(0.0, |p| p.uncertainty());
+        let (error, spread) = nearest.unwrap_or((any, UNCERTAINTY_FACTOR * uncertainty));
+        (self.predicted(place) * error.exp(), spread)
+    }
+
+    /// Predicted seconds of packing, without the copy to a GPU that packs from the arrays of plain
+    /// CSR.
+    pub(super) fn preparation(&self, place: usize) -> f64 {
+        let prepare = |place: usize| self.candidates[place].prediction.map(|p| p.prepare * 1e-9);
+        let own = prepare(place).unwrap_or(0.0);
+        if self.target == Target::Cpu || !self.candidates[place].plan.packs_on_device() {
+            return own;
+        }
+        let copy = self.timed().find(|&p| self.is_csr(p)).and_then(prepare).unwrap_or(0.0);
+        (own - copy).max(0.0)
+    }
+
+    /// The plans that were timed so far.
+    pub(super) fn timed(&self) -> impl Iterator<Item = usize> {
+        let timings = self.timings.iter().enumerate();
+        let timed = timings.filter(|(_, timing)| matches!(timing, PlanTiming::Measured { .. }));
+        timed.map(|(place, _)| place)
+    }
+
+    pub(super) fn kernel(&self, place: usize) -> &'static str {
+        self.candidates[place].plan.kernel(self.target)
+    }
+
+    /// Predicted seconds of a product.
+    pub(super) fn predicted(&self, place: usize) -> f64 {
+        self.candidates[place].prediction.map_or(f64::INFINITY, |p| p.product() * 1e-9)
+    }
+
+    /// Measured seconds of a product.
+    pub(super) fn measured(&self, place: usize) -> f64 {
+        match &self.timings[place] {
+            PlanTiming::Measured { samples, .. } => samples.min(),
+            _ => f64::INFINITY,
+        }
+    }
+}
+
+/// Expected value of `max(0, best - time)` for a log-normal time with this median, in seconds.
+pub(super) fn expected_improvement(best: f64, median: f64, spread: f64) -> f64 {
+    let normal = Normal::standard();
+    let distance = (best / median).ln() / spread;
+    let mean = median * (spread * spread / 2.0).exp();
+    (best * normal.cdf(distance) - mean * normal.cdf(distance - spread)).max(0.0)
+}
