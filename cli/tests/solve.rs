@@ -37,7 +37,7 @@ fn numbers(path: &std::path::Path) -> Vec<f64> {
 fn every_method_recovers_a_solution_of_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (x, residuals) = (folder.path().join("x.mtx"), folder.path().join("r.mtx"));
-    for method in ["cg", "bicgstab", "gmres", "chebyshev"] {
+    for method in ["cg", "single-reduction-cg", "bicgstab", "gmres", "chebyshev"] {
         for preconditioner in ["none", "jacobi"] {
             let files = ["--out", x.to_str().unwrap(), "--history", residuals.to_str().unwrap()];
             let args = [
@@ -192,7 +192,7 @@ fn wrong_systems_and_wrong_usage_have_different_exit_codes() {
     for (args, expected) in [
         (
             &["solve", "a.mtx", "--method", "cgs"][..],
-            "possible values: auto, cg, bicgstab, gmres, chebyshev, power",
+            "possible values: auto, cg, single-reduction-cg, bicgstab, gmres, chebyshev, power",
         ),
         (&["solve", "a.mtx", "--tol", "0"], "a number above 0"),
         (&["solve", "a.mtx", "--restart", "101"], "101 is not in 1..=100"),

@@ -104,7 +104,9 @@ fn results<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str, lines: &mut Vec<String>
     }
     if matrix.contains("laplacian") {
         let tolerance = T::EPSILON.sqrt() * 0.1;
-        for method in [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 20 }] {
+        for method in
+            [Method::Cg, Method::SingleReductionCg, Method::BiCgStab, Method::Gmres { restart: 20 }]
+        {
             let settings = Settings { tolerance, ..Settings::default() };
             let solver = SolverBuilder::new(method).settings(settings).jacobi(op.jacobi()?);
             let mut solution = vec![T::ZERO; rows.len()];

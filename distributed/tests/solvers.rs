@@ -8,8 +8,9 @@ use sparseop::{ErrorKind, Scalar};
 use sparseop_distributed::{Devices, DistributedBuilder, DistributedOp};
 use sparseop_solvers::{Jacobi, Method, PageRank, Settings, SolverBuilder, link_matrix};
 
-const METHODS: [Method; 4] = [
+const METHODS: [Method; 5] = [
     Method::Cg,
+    Method::SingleReductionCg,
     Method::BiCgStab,
     Method::Gmres { restart: 20 },
     Method::Chebyshev { bounds: None },

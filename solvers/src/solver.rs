@@ -8,6 +8,7 @@ use super::driver::{
     TARGET, outcome, timed,
 };
 use super::gmres::Gmres;
+use super::single_reduction::SingleReductionCg;
 use super::system::{Iteration, System};
 use super::{Jacobi, Method, Outcome, Progress, Report, Settings, SystemOperator, check_finite};
 use sparseop::device::fused::{
@@ -120,6 +121,9 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
         let mut code = Code::new();
         let iteration: Box<dyn Iteration<T> + 'a> = match method {
             Method::Cg => Box::new(Cg::new(device, n, diagonal.is_some(), &mut code)?),
+            Method::SingleReductionCg => {
+                Box::new(SingleReductionCg::new(device, n, diagonal.is_some(), &mut code)?)
+            }
             Method::BiCgStab => Box::new(BiCgStab::new(device, n, diagonal.is_some(), &mut code)?),
             Method::Gmres { restart } => {
                 Box::new(Gmres::new(device, n, restart, diagonal.is_some(), &mut code)?)
@@ -159,6 +163,7 @@ impl<T: Scalar> Solver<'_, T> {
         let preconditioned = u64::from(self.system.diagonal.is_some());
         let vectors = match self.method {
             Method::Cg => 10 + 2 * preconditioned,
+            Method::SingleReductionCg => 13 + 5 * preconditioned,
             Method::Chebyshev { .. } => 8 + preconditioned,
             Method::BiCgStab => 19 + 6 * preconditioned,
             // For every vector in the basis: two accesses of the newest vector and two of the basis

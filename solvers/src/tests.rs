@@ -5,8 +5,9 @@ use sparseop::{Device, DeviceVec, SparseOp, SparseOpBuilder, Tuning};
 use sparseop_testkit::{Oracle, devices, x_vector};
 use std::ops::ControlFlow::{Break, Continue};
 
-const METHODS: [Method; 4] = [
+const METHODS: [Method; 5] = [
     Method::Cg,
+    Method::SingleReductionCg,
     Method::BiCgStab,
     Method::Gmres { restart: 30 },
     Method::Chebyshev { bounds: None },
@@ -241,8 +242,10 @@ fn failures_have_their_reason() {
     let singular = matrix(3, [(0, 0, 1.0), (1, 1, 2.0)]);
     let not_finite = matrix(2, [(0, 0, f64::NAN), (1, 1, 1.0)]);
     for device in devices() {
-        let report = fails(device, &indefinite, Method::Cg, some);
-        assert_eq!(report.outcome, Outcome::NotPositiveDefinite, "{report:?}");
+        for method in [Method::Cg, Method::SingleReductionCg] {
+            let report = fails(device, &indefinite, method, some);
+            assert_eq!(report.outcome, Outcome::NotPositiveDefinite, "{report:?}");
+        }
         // r̂ and A p are orthogonal, in the first iteration and after a restart.
         assert_eq!(fails(device, &rotation, Method::BiCgStab, some).outcome, Outcome::Breakdown);
         for method in [Method::BiCgStab, Method::Gmres { restart: 3 }] {
@@ -252,7 +255,9 @@ fn failures_have_their_reason() {
                 "{method:?}: {outcome:?}"
             );
         }
-        for method in [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 3 }] {
+        for method in
+            [Method::Cg, Method::SingleReductionCg, Method::BiCgStab, Method::Gmres { restart: 3 }]
+        {
             assert_eq!(
                 fails(device, &not_finite, method, some).outcome,
                 Outcome::NotFinite,
@@ -271,7 +276,9 @@ fn failures_have_their_reason() {
         }
         // A tolerance below the precision of the scalar type.
         let beyond = Settings { tolerance: 1e-30, ..Settings::default() };
-        for method in [Method::Cg, Method::BiCgStab, Method::Gmres { restart: 50 }] {
+        for method in
+            [Method::Cg, Method::SingleReductionCg, Method::BiCgStab, Method::Gmres { restart: 50 }]
+        {
             let report = fails(device, &poisson(), method, beyond);
             assert!(
                 matches!(report.outcome, Outcome::Stagnated | Outcome::Breakdown),

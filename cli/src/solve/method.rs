@@ -127,7 +127,7 @@ impl Suitability {
 
 /// True for the methods that need a symmetric positive definite matrix.
 pub(super) fn needs_positive_definite(method: Name) -> bool {
-    matches!(method, Name::Cg | Name::Chebyshev)
+    matches!(method, Name::Cg | Name::SingleReductionCg | Name::Chebyshev)
 }
 
 /// Squares of the differences of two sorted rows, squares of the first row's values, and the number

@@ -33,6 +33,8 @@ Methods:
   auto        cg if the matrix is symmetric and its diagonal above 0, gmres if it is symmetric only,
               bicgstab otherwise; needs memory for a transposed copy of the matrix
   cg          conjugate gradients, for symmetric positive definite matrices
+  single-reduction-cg
+              the same matrices, on many ranks: one reduction per iteration in place of two
   chebyshev   the same matrices, without inner products; bounds of the eigenvalues by --eigenvalues,
               or estimated
   bicgstab    any matrix, with little memory
@@ -112,6 +114,7 @@ impl SolveArgs {
 enum Name {
     Auto,
     Cg,
+    SingleReductionCg,
     Bicgstab,
     Gmres,
     Chebyshev,
@@ -290,6 +293,7 @@ fn right_hand_side<T: Scalar>(
 /// The method of a name, with its parameters.
 fn method_of(args: &SolveArgs, name: Name) -> Method {
     match name {
+        Name::SingleReductionCg => Method::SingleReductionCg,
         Name::Bicgstab => Method::BiCgStab,
         Name::Gmres => Method::Gmres { restart: args.restart as usize },
         Name::Chebyshev => Method::Chebyshev { bounds: args.eigenvalues },
