@@ -31,14 +31,18 @@ struct Recorder {
     level: Level,
     seen: Arc<Mutex<Vec<RecordedSpan>>>,
     within: Mutex<Vec<u64>>,
+    /// Number of calls that ask for a span or begin one.
+    asked: Arc<AtomicUsize>,
 }
 
 impl Subscriber for Recorder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         metadata.target().starts_with("sparseop") && *metadata.level() <= self.level
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         let mut seen = self.seen.lock().unwrap();
         let (name, level) =
             (span.metadata().name().to_owned(), span.metadata().level().to_string());
@@ -72,11 +76,18 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Recorder {
+    fn new(level: Level) -> Self {
+        Self { level, seen: Arc::default(), within: Mutex::default(), asked: Arc::default() }
+    }
+}
+
 /// Spans of some work.
 fn spans(level: Level, work: impl FnOnce()) -> Vec<RecordedSpan> {
     let _alone = alone();
-    let seen: Arc<Mutex<Vec<RecordedSpan>>> = Arc::default();
-    with_default(Recorder { level, seen: Arc::clone(&seen), within: Mutex::default() }, work);
+    let recorder = Recorder::new(level);
+    let seen = Arc::clone(&recorder.seen);
+    with_default(recorder, work);
     std::mem::take(&mut *seen.lock().unwrap())
 }
 
@@ -151,39 +162,15 @@ fn the_transposed_matrix_is_built_within_the_product_that_needs_it() {
     assert_eq!((&*last.name, &*last.fields["rows"]), ("apply", &*a.ncols().to_string()));
 }
 
-/// A subscriber of spans down to DEBUG that counts how often it is asked.
-struct Questions(Arc<AtomicUsize>);
-
-impl Subscriber for Questions {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        *metadata.level() <= Level::DEBUG
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
 #[test]
 fn a_product_without_a_recorded_span_asks_no_subscriber() {
     let _alone = alone();
     let a = matrix();
     let op = SparseOpBuilder::new().device(Device::Cpu).build(&a).unwrap();
     let (x, mut y) = (vec![1.0; a.ncols()], vec![0.0; a.nrows()]);
-    let asked = Arc::<AtomicUsize>::default();
-    with_default(Questions(Arc::clone(&asked)), || {
+    let recorder = Recorder::new(Level::DEBUG);
+    let asked = Arc::clone(&recorder.asked);
+    with_default(recorder, || {
         // The first product registers its spans.
         op.apply(&x, &mut y).unwrap();
         let before = asked.load(Ordering::Relaxed);

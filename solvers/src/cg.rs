@@ -141,6 +141,16 @@ pub(super) fn finish_step<T: Scalar>(
     if !matches!(status, CONVERGED | EXHAUSTED) {
         return Ok(());
     }
+    last_step(system, passes, p, along)
+}
+
+/// Performs a step along a direction, whatever the status.
+pub(super) fn last_step<T: Scalar>(
+    system: &mut System<'_, T>,
+    passes: &mut Passes<T>,
+    p: &DeviceVec<T>,
+    along: Coefficient,
+) -> Result<(), Error> {
     let last = Combine {
         keep: Some(Coefficient::ONE),
         add: Some((along, p)),

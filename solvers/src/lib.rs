@@ -85,10 +85,10 @@ pub enum Method {
     #[default]
     Cg,
     /// Conjugate gradients with one reduction over all parts per iteration in place of two, for
-    /// operators of many ranks. The residual of the iteration drifts further from ‖b − A x‖ than
-    /// that of [`Cg`](Self::Cg); where it has converged too early, the solver starts again from
-    /// the true one. With a preconditioner the history is that of another norm, scaled to the
-    /// residual at the start.
+    /// operators of many ranks. The residual of the iteration drifts further from ‖b − A x‖
+    /// than that of [`Cg`](Self::Cg); where it has converged too early, the solver starts again
+    /// from the true one. With a preconditioner the history is that of another norm, scaled to
+    /// the residual at the start.
     SingleReductionCg,
     /// Stabilised bi-conjugate gradients, preconditioned from the right.
     BiCgStab,

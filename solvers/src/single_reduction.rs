@@ -1,7 +1,7 @@
 //! Conjugate gradients with one reduction per iteration.
 
-use super::cg::finish_step;
-use super::driver::{BREAKDOWN, CONVERGED, INDEFINITE, NOT_FINITE, OWN, RR, RZ, ZERO, counted};
+use super::cg::last_step;
+use super::driver::{BREAKDOWN, INDEFINITE, NOT_FINITE, OWN, RR, RZ, ZERO, counted};
 use super::system::{Iteration, System};
 use sparseop::device::Device;
 use sparseop::device::fused::{
@@ -29,8 +29,8 @@ const LEAST: u16 = OWN + 9;
 /// both inner products of an iteration are taken at the same time. 13 reads and writes of a vector
 /// per iteration besides the product, and 5 more with a diagonal. `x` is one step late, as in CG.
 ///
-/// With a preconditioner the residual of an iteration is that of the norm √(u·r), scaled to ‖r‖ at
-/// the start: a third inner product would be a second reduction.
+/// With a preconditioner the residual of an iteration is that of the norm √(u·r), scaled to
+/// ‖r‖ at the start: a third inner product would be a second reduction.
 #[derive(Debug)]
 pub(super) struct SingleReductionCg<T: Scalar> {
     /// The direction, and its product.
@@ -166,7 +166,7 @@ impl<T: Scalar> Iteration<T> for SingleReductionCg<T> {
         match status {
             NOT_FINITE => Ok(()),
             // The residual is that of the next `x` whenever the iteration ends.
-            _ => finish_step(system, passes, &self.p, Coefficient::plus(LAST), CONVERGED),
+            _ => last_step(system, passes, &self.p, Coefficient::plus(LAST)),
         }
     }
 }

@@ -339,8 +339,8 @@ impl DeviceSpec {
     /// ignored.
     #[doc(hidden)]
     pub fn is_same(&self, other: &Self) -> bool {
-        let make = |spec: &Self| (spec.name.clone(), spec.instructions.clone(), spec.threads);
-        make(self) == make(other)
+        let Self { name, instructions, threads, .. } = self;
+        (name, instructions, threads) == (&other.name, &other.instructions, &other.threads)
     }
 
     /// Version of the kernels for such a device. Measurements of another version are outdated.

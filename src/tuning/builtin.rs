@@ -8,13 +8,15 @@ use std::sync::{Arc, OnceLock};
 /// A built-in profile.
 struct BuiltIn {
     name: &'static str,
+    /// Instructions of its device, known without reading the text.
+    instructions: &'static str,
     text: &'static str,
     parsed: OnceLock<Arc<Profile>>,
 }
 
 impl BuiltIn {
-    const fn new(name: &'static str, text: &'static str) -> Self {
-        Self { name, text, parsed: OnceLock::new() }
+    const fn new(name: &'static str, instructions: &'static str, text: &'static str) -> Self {
+        Self { name, instructions, text, parsed: OnceLock::new() }
     }
 
     fn profile(&self) -> Arc<Profile> {
@@ -26,10 +28,12 @@ impl BuiltIn {
     }
 }
 
-static CPU: BuiltIn = BuiltIn::new("cpu", include_str!("../../models/cpu.ron"));
-static CPU_AVX2: BuiltIn = BuiltIn::new("cpu-avx2", include_str!("../../models/cpu-avx2.ron"));
-static H200: BuiltIn = BuiltIn::new("nvidia-h200", include_str!("../../models/nvidia-h200.ron"));
-static GENERIC: BuiltIn = BuiltIn::new("generic", include_str!("../../models/generic.ron"));
+static CPU: BuiltIn = BuiltIn::new("cpu", "avx512", include_str!("../../models/cpu.ron"));
+static CPU_AVX2: BuiltIn =
+    BuiltIn::new("cpu-avx2", "avx2", include_str!("../../models/cpu-avx2.ron"));
+static H200: BuiltIn =
+    BuiltIn::new("nvidia-h200", "sm_90", include_str!("../../models/nvidia-h200.ron"));
+static GENERIC: BuiltIn = BuiltIn::new("generic", ANY, include_str!("../../models/generic.ron"));
 
 impl Profile {
     /// The built-in profile for a device.
@@ -41,9 +45,9 @@ impl Profile {
     /// Name and content of the built-in profile for a device.
     pub(super) fn builtin_for(device: &DeviceSpec) -> (&'static str, Arc<Self>) {
         let profile = match &device.gpu {
-            None if CPU.profile().device.instructions == device.instructions => &CPU,
+            None if CPU.instructions == device.instructions => &CPU,
             None => &CPU_AVX2,
-            Some(_) if H200.profile().device.instructions == device.instructions => &H200,
+            Some(_) if H200.instructions == device.instructions => &H200,
             Some(_) => &GENERIC,
         };
         (profile.name, profile.profile())
@@ -101,8 +105,9 @@ mod tests {
 
     #[test]
     fn the_built_in_profiles_know_every_kernel() {
-        for BuiltIn { name, text, .. } in [&CPU, &CPU_AVX2, &H200, &GENERIC] {
+        for BuiltIn { name, instructions, text, .. } in [&CPU, &CPU_AVX2, &H200, &GENERIC] {
             let profile = Profile::parse(name, text).unwrap();
+            assert_eq!(profile.device.instructions, *instructions, "models/{name}.ron");
             for scalar in ScalarKind::ALL {
                 let missing = profile.missing_kernels(scalar);
                 assert!(missing.is_empty(), "models/{name}.ron has no {missing:?} in {scalar}");
