@@ -51,13 +51,23 @@ const DECLARATION: &str = "// Variants: ";
 const SELECTABLE: &str = "// Selectable: one kernel at a time.";
 
 /// All variants. Their words are the suffixes of `src/device/module.rs`.
-const VARIANTS: [Variant; 3] = [
+const VARIANTS: [Variant; 4] = [
     // For `y = alpha A x + beta y`.
-    Variant { word: "scaled", definition: "#define SCALED\n", excludes: None },
+    Variant { word: "scaled", definition: "#define SCALED\n", excludes: &[] },
     // For matrices that do not fit the L2.
-    Variant { word: "streamed", definition: "#define STREAMED\n", excludes: None },
+    Variant { word: "streamed", definition: "#define STREAMED\n", excludes: &[] },
+    // For matrices of which no part stays in the L2.
+    Variant {
+        word: "uncached",
+        definition: "#define STREAMED\n#define UNCACHED\n",
+        excludes: &["scaled", "streamed"],
+    },
     // For matrices of few slices, which fit the L2.
-    Variant { word: "shared", definition: "#define SHARING\n", excludes: Some("streamed") },
+    Variant {
+        word: "shared",
+        definition: "#define SHARING\n",
+        excludes: &["streamed", "uncached"],
+    },
 ];
 
 /// Kernel files with modules that few products need, and the words of their names.
@@ -69,8 +79,8 @@ const RARE: [(&str, &[&str]); 2] =
 struct Variant {
     word: &'static str,
     definition: &'static str,
-    /// Variant that it is not combined with.
-    excludes: Option<&'static str>,
+    /// Variants that it is not combined with.
+    excludes: &'static [&'static str],
 }
 
 /// A kernel file, compiled with some definitions.
@@ -214,8 +224,9 @@ fn modules(file: &str, text: &str) -> Result<Vec<(String, String)>, String> {
     }
     let mut all: Vec<Vec<&Variant>> = vec![Vec::new()];
     for variant in VARIANTS.iter().filter(|variant| words.contains(&variant.word)) {
-        let combines =
-            |with: &&Vec<&Variant>| with.iter().all(|other| variant.excludes != Some(other.word));
+        let combines = |with: &&Vec<&Variant>| {
+            !with.iter().any(|other| variant.excludes.contains(&other.word))
+        };
         let more: Vec<Vec<&Variant>> = all
             .iter()
             .filter(combines)

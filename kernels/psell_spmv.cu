@@ -1,7 +1,7 @@
 // Packed SELL, with a module for each storage of the values.
 //
 // Modules: plain, coded, same, bf16, f16, f32.
-// Variants: scaled, streamed, shared.
+// Variants: scaled, streamed, uncached, shared.
 // Selectable: one kernel at a time.
 
 #include "common.cuh"

@@ -207,20 +207,27 @@ struct SliceSteps {
     static constexpr u32 BATCH_STEPS = 8;
     u32 first, end;
 
+    // Its steps of the steps of all lanes, if `1 << shift` warps share a slice.
+    static __device__ __forceinline__ SliceSteps of_all_lanes(u32 full, u32 width, u32 shift) {
+        if (!SPLITS) return {0, full};
+        SliceSteps steps = own(full, width, shift);
+        return {min(steps.first, full), min(steps.end, full)};
+    }
+    // Its masked steps, counted from the first of these.
+    static __device__ __forceinline__ SliceSteps masked(u32 full, u32 width, u32 shift) {
+        if (!SPLITS) return {0, width - full};
+        SliceSteps steps = own(full, width, shift);
+        u32 before = batches(full);
+        return {max(steps.first, before) - before, max(steps.end, before) - before};
+    }
+
+   private:
     static __device__ __forceinline__ u32 batches(u32 steps) { return (steps + BATCH_STEPS - 1) / BATCH_STEPS * BATCH_STEPS; }
-    // Part of this warp if `1 << shift` warps share a slice.
     static __device__ __forceinline__ SliceSteps own(u32 full, u32 width, u32 shift) {
         u32 all = batches(full) + width - full, several = BATCH_STEPS << shift;
-        if (!SPLITS) return {0, all};
         u32 number = threadIdx.x / WARP & ((1u << shift) - 1);
         u32 steps = (all + several - 1) / several * BATCH_STEPS;
         return {min(number * steps, all), min((number + 1) * steps, all)};
-    }
-    // Its part of the steps of all lanes, and of the masked steps, counted from the first of these.
-    __device__ __forceinline__ SliceSteps full(u32 full) const { return {min(first, full), min(end, full)}; }
-    __device__ __forceinline__ SliceSteps partial(u32 full) const {
-        u32 before = batches(full);
-        return {max(first, before) - before, max(end, before) - before};
     }
 };
 
@@ -238,7 +245,7 @@ __device__ __forceinline__ T diagonal_sum(
     const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const int *deltas = reinterpret_cast<const int *>(index);
     T sum = 0;
-    SliceSteps whole = SliceSteps::own(full, width, shift).full(full);
+    SliceSteps whole = SliceSteps::of_all_lanes(full, width, shift);
     in_batches<N>(whole.end - whole.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
         u32 k = whole.first + step;
@@ -251,7 +258,7 @@ __device__ __forceinline__ T diagonal_sum(
         sum = add_products<COUNT>(sum, value, factor);
     });
     if (width == full) return sum;
-    SliceSteps some = SliceSteps::own(full, width, shift).partial(full);
+    SliceSteps some = SliceSteps::masked(full, width, shift);
     if (some.first == some.end) return sum;
     const int *partial_deltas = deltas + padded(full);
     const u32 *masks = reinterpret_cast<const u32 *>(partial_deltas + padded(width - full));
@@ -289,7 +296,7 @@ __device__ __forceinline__ T relative_sum(
     const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
     constexpr u32 GROUP = R == 1 ? V : 1;
     T sum = 0;
-    SliceSteps whole = SliceSteps::own(full, width, shift).full(full);
+    SliceSteps whole = SliceSteps::of_all_lanes(full, width, shift);
     in_batches<N>(whole.end - whole.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
         constexpr u32 GROUPED = GROUP == 4 ? COUNT / 4 * 4 : 0;
@@ -306,7 +313,7 @@ __device__ __forceinline__ T relative_sum(
         sum = add_products<COUNT * R>(sum, value, factor);
     });
     if (width == full) return sum;
-    SliceSteps some = SliceSteps::own(full, width, shift).partial(full);
+    SliceSteps some = SliceSteps::masked(full, width, shift);
     if (some.first == some.end) return sum;
     u32 at = full * WARP + entries_before(masks, some.first, lane), bit = 1u << lane;
     constexpr u32 STEPS = R == 1 ? PARTIAL : 1;
@@ -455,9 +462,9 @@ __device__ __forceinline__ void packed_rows(
     if (has_slice) {
         const u8 *at = index + u64(header.y) * UNIT;
         u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
-        if (!DIAGONALS && kind != DIAGONAL && perm) row = fetch<true>(perm + row);
         by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
             constexpr bool IN_L2 = decltype(in_l2)::value;
+            if (!DIAGONALS && kind != DIAGONAL && perm) row = fetch<IN_L2>(perm + row);
             Values<T, IN_L2> own(values, dictionary, shared);
             own.skip(header.x);
             if (DIAGONALS || kind == DIAGONAL) {

@@ -36,8 +36,10 @@ fn architectures() -> Vec<(u32, u32)> {
 
 /// Modules that are compiled for an architecture.
 fn modules_for(arch: (u32, u32)) -> impl Iterator<Item = &'static str> {
-    let variant = |module: &str| module.ends_with("_streamed") || module.ends_with("_split");
-    compiler::modules().filter(move |module| arch == ALL_MODULES || !variant(module))
+    let is_variant = |module: &str| {
+        ["_streamed", "_uncached", "_shared"].iter().any(|ending| module.ends_with(ending))
+    };
+    compiler::modules().filter(move |module| arch == ALL_MODULES || !is_variant(module))
 }
 
 /// Environment variable: 1 if NVRTC is required.

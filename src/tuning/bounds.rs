@@ -53,17 +53,21 @@ mod tests {
 
     /// Short rows of 5 entries and one row of `long` entries.
     fn analysis(rows: usize, long: usize) -> Analysis {
-        let lengths = std::iter::repeat_n(5, rows).chain([long]);
+        analysis_of(std::iter::repeat_n(5, rows).chain([long]))
+    }
+
+    /// Rows of these lengths.
+    fn analysis_of(lengths: impl Iterator<Item = usize> + Clone) -> Analysis {
+        let (nrows, ncols) = (lengths.clone().count(), lengths.clone().max().unwrap());
         let row_ptr: Vec<usize> = std::iter::once(0)
             .chain(lengths.scan(0, |end, len| {
                 *end += len;
                 Some(*end)
             }))
             .collect();
-        let ncols = long.max(5);
         let cols = row_ptr.windows(2).flat_map(|pair| 0..(pair[1] - pair[0]) as u32).collect();
-        let nnz = row_ptr[rows + 1];
-        let a = CsrMatrix::try_new(rows + 1, ncols, row_ptr, cols, vec![1.0f32; nnz]).unwrap();
+        let nnz = row_ptr[nrows];
+        let a = CsrMatrix::try_new(nrows, ncols, row_ptr, cols, vec![1.0f32; nnz]).unwrap();
         Analysis::of(a.view())
     }
 
@@ -104,6 +108,15 @@ mod tests {
             assert!(!refused(plan, &even, &gpu()), "{plan}");
         }
         assert!(refused("csr(vector:32)", &even, &gpu()) && refused("coo(atomic)", &even, &gpu()));
+    }
+
+    #[test]
+    fn even_rows_of_many_entries_exclude_lanes_that_read_apart() {
+        let dense = analysis_of(std::iter::repeat_n(2000, 2500));
+        for plan in ["csr(vector:32)", "csr(balanced)"] {
+            assert!(!refused(plan, &dense, &gpu()), "{plan}");
+        }
+        assert!(refused("csr(vector:8)", &dense, &gpu()) && refused("ell", &dense, &gpu()));
     }
 
     #[test]

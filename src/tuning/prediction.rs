@@ -69,6 +69,15 @@ impl Prediction {
         }
     }
 
+    /// Returns the prediction with a correction that makes the product take at least `least`
+    /// nanoseconds.
+    #[must_use]
+    pub(super) fn at_least(self, least: f64) -> Self {
+        let sum = self.sum();
+        let needed = if sum > 0.0 { least / sum } else { 1.0 };
+        Self { correction: self.correction.max(needed), ..self }
+    }
+
     /// Nanoseconds of one product without the correction.
     pub fn sum(&self) -> f64 {
         self.terms.iter().sum::<f64>() + self.imbalance

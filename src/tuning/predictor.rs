@@ -62,7 +62,21 @@ impl<'a> Predictor<'a> {
             let is_own = profile.device.is_same(device);
             if is_own { corrected } else { corrected.less_certain(spread) }
         });
-        (work_terms, prediction)
+        let least = self.memory_ns(work, features);
+        (work_terms, prediction.map(|prediction| prediction.at_least(least)))
+    }
+
+    /// Nanoseconds in which the memory of a GPU delivers the entries and vectors of a product, less
+    /// what its L2 holds: no correction is below them. 0 on a CPU, whose caches differ too much.
+    fn memory_ns(&self, work: &Work, features: &MatrixFeatures) -> f64 {
+        /// Largest bandwidth of a product over that of a copy.
+        const MOST: f64 = 1.05;
+        let Some(gpu) = &self.device.gpu else { return 0.0 };
+        let Some(bandwidth) = self.profile.ceilings.copy_bandwidth else { return 0.0 };
+        // Padding need not be read.
+        let entries = work.matrix_bytes as f64 / work.padding_ratio(features.nnz).max(1.0);
+        let bytes = entries + work.vector_bytes as f64 - gpu.l2_bytes as f64;
+        bytes.max(0.0) / (bandwidth * MOST) * 1e9 * self.scale.stream
     }
 }
 
@@ -73,6 +87,34 @@ mod tests {
     use crate::device::{Device, GpuSpec};
     use crate::matrix::gallery;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn no_correction_is_faster_than_the_memory() {
+        let a = "stencil27,n=12".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+        let analysis = Analysis::of(a.view());
+        let plan: Plan = "csr(balanced)".parse().unwrap();
+        let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
+        let gpu = GpuSpec { l2_bytes: 0, memory_bytes: 1 << 30, driver: "13.0".to_owned() };
+        profile.device.gpu = Some(gpu);
+        let c = Coefficients { slot: 1.0, ..Coefficients::default() };
+        let kernels = BTreeMap::from([("csr.balanced".to_owned(), c)]);
+        profile.coefficients = BTreeMap::from([(ScalarKind::F32, kernels)]);
+        let time = |bandwidth, l2_bytes| {
+            let mut profile = profile.clone();
+            profile.ceilings.copy_bandwidth = Some(bandwidth);
+            profile.device.gpu.as_mut().unwrap().l2_bytes = l2_bytes;
+            let work = plan.work(&analysis, ScalarKind::F32);
+            let features = MatrixFeatures::from(&analysis);
+            let predictor = Predictor::for_own_device(&profile);
+            let (_, prediction) = predictor.predict(&plan, &work, &features, ScalarKind::F32);
+            prediction.unwrap().product()
+        };
+        let (slow, usual) = (time(1e6, 0), time(1e15, 0));
+        let bytes = plan.work(&analysis, ScalarKind::F32).bytes();
+        let least = bytes as f64 / 1.05e6 * 1e9;
+        assert!((slow / least - 1.0).abs() < 1e-9 && usual < slow, "{slow} {usual} {least}");
+        assert_eq!(time(1e6, bytes), usual, "the L2 holds all of it");
+    }
 
     #[test]
     fn values_of_fewer_bytes_are_prepared_by_the_host() {

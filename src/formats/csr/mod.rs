@@ -55,6 +55,9 @@ pub enum CsrPlan {
     Balanced,
 }
 
+/// Lanes of a warp.
+const LANES: u64 = 32;
+
 /// Entries of a row whose additions overlap with those of the rows around it; entries beyond them
 /// are dependent additions.
 const CHAIN: u32 = 16;
@@ -165,8 +168,9 @@ impl Format for Csr {
             CsrPlan::Vector(lanes) => u64::from(*lanes),
         };
         let entries = millions(rows.nnz);
-        // Each lane reads lines of its own, in many steps: they do not stay in the L1.
-        let steps = rows.mean / lanes as f64;
+        // Each lane reads lines of its own, in many steps: they do not stay in the L1. All lanes of
+        // a warp together read whole lines.
+        let steps = if lanes < LANES { rows.mean / lanes as f64 } else { 0.0 };
         let apart =
             0.27 * ((steps - 4.0) / 28.0).clamp(0.0, 4.0) + if steps > 64.0 { 6.0 } else { 0.0 };
         let threads = millions(rows.nrows as u64 * lanes);
