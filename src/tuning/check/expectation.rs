@@ -5,9 +5,12 @@ use crate::formats::Target;
 use crate::tuning::plan_timer::PlanTimer;
 use statrs::distribution::{ContinuousCDF, Normal};
 
-/// Standard deviation of the logarithm of a time about its prediction, after measurements of the
-/// same kernel and of another kernel of the format.
+/// Least standard deviation of the logarithm of a time about its prediction, after measurements of
+/// the same kernel and of another kernel of the format.
 const SPREADS: [f64; 2] = [0.06, 0.12];
+
+/// The same over the uncertainty of the prediction, which is larger outside the measured range.
+const SPREAD_FACTORS: [f64; 2] = [0.3, 0.6];
 
 /// The same standard deviation otherwise, over the uncertainty of the prediction: large errors are
 /// more frequent than in a normal distribution.
@@ -31,8 +34,9 @@ impl<A: PlanTimer> Check<'_, A> {
         let same_format = self.timed().filter(|&o| format(o) == format(place));
         let any = mean(self.timed().map(error)).map_or(0.0, |error| error * COMMON_ERROR);
         let errors = [mean(same_kernel.map(error)), mean(same_format.map(error))];
-        let nearest = errors.into_iter().zip(SPREADS).find_map(|(e, spread)| Some((e?, spread)));
         let uncertainty = self.candidates[place].prediction.map_or(0.0, |p| p.uncertainty());
+        let spread = |kind: usize| SPREADS[kind].max(SPREAD_FACTORS[kind] * uncertainty);
+        let nearest = [0, 1].into_iter().find_map(|kind| Some((errors[kind]?, spread(kind))));
         let (error, spread) = nearest.unwrap_or((any, UNCERTAINTY_FACTOR * uncertainty));
         (self.predicted(place) * error.exp(), spread)
     }

@@ -39,6 +39,13 @@ const MOST_PACKED: usize = 8;
 /// Largest number of products for one plan; more would not make its time more accurate.
 const MOST_PRODUCTS: u64 = 40;
 
+/// Products for one plan on a GPU if they take [`ENOUGH_SECONDS`]: nothing interrupts them, and
+/// further plans are worth more than a more accurate time.
+const ENOUGH_PRODUCTS: u64 = 8;
+
+/// Seconds that make a time on a GPU accurate.
+const ENOUGH_SECONDS: f64 = 300e-6;
+
 /// Timed batches of a plan on a CPU, of which the least counts. Nothing interrupts one on a GPU.
 const CPU_BATCHES: u64 = 2;
 
@@ -311,7 +318,15 @@ impl<A: PlanTimer> Check<'_, A> {
 
     /// Number of products for one plan.
     fn products_per_plan(&self) -> u64 {
-        (self.budget.products / SHARES).clamp(FEWEST_PRODUCTS, MOST_PRODUCTS)
+        let most = match self.target {
+            Target::Cpu => MOST_PRODUCTS,
+            Target::Gpu => {
+                let product = if self.least.is_finite() { self.least } else { self.predicted(0) };
+                let enough = (ENOUGH_SECONDS / product) as u64;
+                enough.clamp(ENOUGH_PRODUCTS, MOST_PRODUCTS)
+            }
+        };
+        (self.budget.products / SHARES).clamp(FEWEST_PRODUCTS, most)
     }
 
     /// Times a packed plan: the least time of a product over the batches. `None` if it fails.

@@ -17,7 +17,7 @@ fn here() -> DeviceSpec {
 /// A profile that was measured on `device` with the present kernels.
 fn measured(device: DeviceSpec) -> Profile {
     let kernels = device.kernels().to_owned();
-    Profile { device, kernels, ..(*Profile::builtin(&Device::Cpu)).clone() }
+    Profile { device, kernels, ..(*Profile::builtin_for(&here()).1).clone() }
 }
 
 fn keep(folder: &TempDir, name: &str, profile: &Profile) -> PathBuf {
