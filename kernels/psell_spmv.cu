@@ -29,6 +29,6 @@ INSTANCES(psell_spmv_f16, 1, AsF16, 5, 6, 5, 5)
 INSTANCES(psell_spmv_f16, 4, AsF16, 8, 5, 5, 5)
 #elif defined(MODULE_f32)
 // Values of an f64 matrix.
-INSTANCES_OF(psell_spmv_f32, 1, AsF32, double, f64, 6, 5)
+INSTANCES_OF(psell_spmv_f32, 1, AsF32, double, f64, 5, 5)
 INSTANCES_OF(psell_spmv_f32, 4, AsF32, double, f64, 5, 5)
 #endif

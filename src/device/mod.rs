@@ -44,6 +44,8 @@ pub(crate) use launch::{Launch, Ptr};
 pub(crate) use module::Module;
 #[doc(hidden)]
 pub use residency::Residency;
+#[cfg(test)]
+pub(crate) use residency::TEST_L2_BYTES;
 pub use scaling::Factor;
 pub(crate) use scaling::{Out, RowKernel, Scaling};
 pub(crate) use scratch::Scratch;

@@ -24,6 +24,11 @@ const ALL: f64 = 0.64;
 const PART: f64 = 0.55;
 const SHRINK: f64 = 0.14;
 
+/// Environment variable: bytes of the L2 in place of those of the GPU, for kernels of large
+/// matrices on small ones.
+#[cfg(test)]
+pub(crate) const TEST_L2_BYTES: &str = "SPARSEOP_TEST_L2_BYTES";
+
 /// Part of a matrix that stays in the L2 of its GPU between products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Residency {
@@ -42,6 +47,11 @@ impl Residency {
         (nrows, ncols): (usize, usize),
     ) -> Self {
         let vectors = (nrows + ncols) * size_of::<T>();
+        #[cfg(test)]
+        if let Ok(bytes) = std::env::var(TEST_L2_BYTES) {
+            let bytes = bytes.parse().expect("a number of bytes");
+            return Self::of_bytes(matrix_bytes, vectors as u64, bytes);
+        }
         Self::of_bytes(matrix_bytes, vectors as u64, gpu.l2_bytes())
     }
 

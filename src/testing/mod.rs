@@ -24,6 +24,7 @@ mod oracle;
 mod overlap;
 mod precision;
 mod refusals;
+mod residency;
 mod scaled;
 mod spmm;
 mod update;
