@@ -17,7 +17,7 @@ mod splice;
 /// Architectures for which the base modules are compiled: T4, A100, H100 and H200, B200, RTX 50.
 const ARCHITECTURES: [(u32, u32); 5] = [(7, 5), (8, 0), (9, 0), (10, 0), (12, 0)];
 
-/// Architecture for which the variants for large and for small matrices are compiled, too.
+/// Architecture for which the variants for matrices larger than the L2 are compiled, too.
 const ALL_MODULES: (u32, u32) = (9, 0);
 
 /// Architectures used without [`EVERY_ARCHITECTURE`].
@@ -34,12 +34,11 @@ fn architectures() -> Vec<(u32, u32)> {
     }
 }
 
-/// Modules that are compiled for an architecture.
+/// Modules that are compiled for an architecture. Those of shared slices have launch bounds of
+/// their own on some.
 fn modules_for(arch: (u32, u32)) -> impl Iterator<Item = &'static str> {
-    let is_variant = |module: &str| {
-        ["_streamed", "_uncached", "_shared"].iter().any(|ending| module.ends_with(ending))
-    };
-    compiler::modules().filter(move |module| arch == ALL_MODULES || !is_variant(module))
+    let is_large = |module: &str| module.ends_with("_streamed") || module.ends_with("_uncached");
+    compiler::modules().filter(move |module| arch == ALL_MODULES || !is_large(module))
 }
 
 /// Environment variable: 1 if NVRTC is required.

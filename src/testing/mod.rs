@@ -7,6 +7,7 @@ mod changes;
 #[allow(unreachable_pub)]
 #[path = "../../testkit/src/chapter.rs"]
 pub(crate) mod chapter;
+mod child;
 mod conformance;
 mod device_analysis;
 #[allow(unreachable_pub)]

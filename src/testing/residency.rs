@@ -1,38 +1,30 @@
 //! Conformance of the kernels for matrices that do not fit the L2 of a GPU, on small matrices.
 
+use super::child;
 use super::conformance::{awkward, check_plan};
 use super::devices::gpu;
 use crate::Scalar;
 use crate::device::TEST_L2_BYTES;
 use crate::formats::{FormatKind, Plan};
-use std::process::{Command, Stdio};
 
-/// An L2 that holds nothing, so that all of a matrix is streamed, and one that holds a part of most
-/// of them.
-const L2_BYTES: [&str; 2] = ["0", "20000"];
+/// Sizes of an L2: one that holds nothing, so that all of a matrix is streamed, and two that hold a
+/// part of matrices of one block, and of many blocks.
+const L2_BYTES: [&str; 3] = ["0", "20000", "1000000"];
 
 /// The size of the L2 is one for the whole process, so that each has a process of its own.
 #[test]
 fn kernels_for_matrices_larger_than_the_l2_conform() {
     const NAME: &str = "testing::residency::kernels_for_matrices_larger_than_the_l2_conform";
-    if gpu().is_none() {
-        return;
-    }
     if std::env::var_os(TEST_L2_BYTES).is_some() {
+        assert!(gpu().is_some(), "the parent process has one");
         check::<f32>();
         return check::<f64>();
     }
-    let start = |bytes: &&str| {
-        let mut process = Command::new(std::env::current_exe().unwrap());
-        process.args([NAME, "--exact"]).env(TEST_L2_BYTES, bytes).stdout(Stdio::piped());
-        process.spawn().unwrap()
-    };
-    let started: Vec<_> = L2_BYTES.iter().map(start).collect();
-    for (process, bytes) in started.into_iter().zip(L2_BYTES) {
-        let output = process.wait_with_output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "with an L2 of {bytes} bytes: {text}");
+    if gpu().is_none() {
+        return;
     }
+    let started = L2_BYTES.map(|bytes| child::start(NAME, (TEST_L2_BYTES, bytes)));
+    started.into_iter().for_each(child::finish);
 }
 
 /// Checks every example plan of every format on every awkward matrix.

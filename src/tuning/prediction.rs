@@ -16,8 +16,8 @@ pub struct Prediction {
     pub terms: [f64; Term::COUNT],
     /// Nanoseconds by which the largest piece of work that cannot be shared exceeds the rest.
     pub imbalance: f64,
-    /// Learned factor for the sum of both: measured over predicted time of similar plans; 1 if
-    /// unknown.
+    /// Factor for the sum of both: measured over predicted time of similar plans, or more where the
+    /// memory of a GPU would not deliver the bytes in that time; 1 if unknown.
     pub correction: f64,
     /// Standard deviation of the logarithm of measured over predicted time, if it is known.
     pub spread: Option<f64>,

@@ -73,9 +73,13 @@ impl<'a> Predictor<'a> {
         const MOST: f64 = 1.05;
         let Some(gpu) = &self.device.gpu else { return 0.0 };
         let Some(bandwidth) = self.profile.ceilings.copy_bandwidth else { return 0.0 };
-        // Padding need not be read.
+        // As if padding were not read: a lower bound.
         let entries = work.matrix_bytes as f64 / work.padding_ratio(features.nnz).max(1.0);
-        let bytes = entries + work.vector_bytes as f64 - gpu.l2_bytes as f64;
+        // Columns without an entry are not read.
+        let vectors = work.vector_bytes as f64;
+        let read = features.ncols.min(features.nnz as usize) + features.nrows;
+        let used = vectors * read as f64 / (features.ncols + features.nrows).max(1) as f64;
+        let bytes = entries + used - gpu.l2_bytes as f64;
         bytes.max(0.0) / (bandwidth * MOST) * 1e9 * self.scale.stream
     }
 }

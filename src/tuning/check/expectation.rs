@@ -9,7 +9,8 @@ use statrs::distribution::{ContinuousCDF, Normal};
 /// the same kernel and of another kernel of the format.
 const SPREADS: [f64; 2] = [0.06, 0.12];
 
-/// The same over the uncertainty of the prediction, which is larger outside the measured range.
+/// Ratio of these standard deviations to the uncertainty of the prediction, where that gives a
+/// larger one: outside the measured range errors remain after a measurement.
 const SPREAD_FACTORS: [f64; 2] = [0.3, 0.6];
 
 /// The same standard deviation otherwise, over the uncertainty of the prediction: large errors are

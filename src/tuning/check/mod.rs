@@ -39,11 +39,12 @@ const MOST_PACKED: usize = 8;
 /// Largest number of products for one plan; more would not make its time more accurate.
 const MOST_PRODUCTS: u64 = 40;
 
-/// Products for one plan on a GPU if they take [`ENOUGH_SECONDS`]: nothing interrupts them, and
-/// further plans are worth more than a more accurate time.
+/// Fewest products for one plan on a GPU, with the warm-up, if the budget allows: nothing
+/// interrupts them, and further plans are worth more than a more accurate time.
 const ENOUGH_PRODUCTS: u64 = 8;
 
-/// Seconds that make a time on a GPU accurate.
+/// Seconds of products, at the speed of the fastest plan so far, that make a time on a GPU
+/// accurate.
 const ENOUGH_SECONDS: f64 = 300e-6;
 
 /// Timed batches of a plan on a CPU, of which the least counts. Nothing interrupts one on a GPU.
