@@ -58,15 +58,15 @@ const VARIANTS: [Variant; 4] = [
     Variant { word: "streamed", definition: "#define STREAMED\n", excludes: &[] },
     // For matrices of which no part stays in the L2.
     Variant {
-        word: "uncached",
-        definition: "#define STREAMED\n#define UNCACHED\n",
+        word: "evict_first",
+        definition: "#define STREAMED\n#define EVICT_FIRST\n",
         excludes: &["scaled", "streamed"],
     },
     // For matrices of few slices, which fit the L2.
     Variant {
         word: "shared",
         definition: "#define SHARING\n",
-        excludes: &["streamed", "uncached"],
+        excludes: &["streamed", "evict_first"],
     },
 ];
 

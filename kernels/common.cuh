@@ -104,8 +104,8 @@ __device__ __forceinline__ double gather(const double *from) {
 // Residency of the matrix in the L2. A matrix that fits, together with the vectors of a product, is
 // read by normal loads and stays resident. Modules with STREAMED are for larger matrices:
 // `l2_shares` of SHARES blocks read their part by normal loads, so that it stays from product to
-// product; the others use evict-first loads. Those with UNCACHED have these alone, for matrices of
-// which no part stays: they need fewer registers. `Residency` in src/device/residency.rs.
+// product; the others use evict-first loads. Those with EVICT_FIRST have these alone, for matrices
+// of which no part stays: they need fewer registers. `Residency` in src/device/residency.rs.
 
 template <bool FLAG>
 struct Flag {
@@ -116,7 +116,7 @@ struct Flag {
 // Flag<false>.
 template <typename Body>
 __device__ __forceinline__ void by_l2_share([[maybe_unused]] u32 unit, [[maybe_unused]] u32 l2_shares, Body body) {
-#ifdef UNCACHED
+#ifdef EVICT_FIRST
     return body(Flag<false>{});
 #elif defined(STREAMED)
     if (unit % SHARES >= l2_shares) return body(Flag<false>{});

@@ -58,7 +58,7 @@
 #elif ARCHITECTURE > 0 && !HAS_HOPPER
 #define SLICE_BLOCKS(HOPPER) ((HOPPER) == 8 ? 6 : (HOPPER) - 1)
 // Two kinds of loads need a few more than 40 registers.
-#elif defined(STREAMED) && !defined(UNCACHED)
+#elif defined(STREAMED) && !defined(EVICT_FIRST)
 #define SLICE_BLOCKS(HOPPER) ((HOPPER) == 6 ? 5 : (HOPPER))
 #else
 #define SLICE_BLOCKS(HOPPER) HOPPER

@@ -1,7 +1,7 @@
 // Packed SELL, with a module for each storage of the values.
 //
 // Modules: plain, coded, same, bf16, f16, f32.
-// Variants: scaled, streamed, uncached, shared.
+// Variants: scaled, streamed, evict_first, shared.
 // Selectable: one kernel at a time.
 
 #include "common.cuh"

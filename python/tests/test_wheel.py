@@ -29,7 +29,7 @@ def test_the_common_kernels_are_compiled_for_every_architecture():
     print("\nwithout machine code:", *(name for name in kernels if not kernels[name]))
     machine_code = [names for target, names in by_target.items() if target.startswith("sm_")]
     assert machine_code
-    variants = ("", "_streamed", "_uncached", "_shared")
+    variants = ("", "_streamed", "_evict_first", "_shared")
     for names in machine_code:
         for common in COMMON:
             wanted = {common + variant for variant in variants} & kernels.keys()

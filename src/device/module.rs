@@ -12,15 +12,15 @@ pub(crate) struct Module {
     scaled: bool,
     /// Compiled with `STREAMED`: for a matrix that does not fit the L2 cache.
     streamed: bool,
-    /// Compiled with `UNCACHED` in addition: for a matrix of which no part stays there.
-    uncached: bool,
+    /// Compiled with `EVICT_FIRST` in addition: for a matrix of which no part stays there.
+    evict_first: bool,
     /// Compiled with `SHARING`: for a matrix of few slices, each shared by several warps.
     shared: bool,
 }
 
 impl From<&'static str> for Module {
     fn from(file: &'static str) -> Self {
-        Self { file, scaled: false, streamed: false, uncached: false, shared: false }
+        Self { file, scaled: false, streamed: false, evict_first: false, shared: false }
     }
 }
 
@@ -30,10 +30,10 @@ impl Module {
         Self { streamed: residency.streams(), ..Self::from(file) }
     }
 
-    /// The same module without loads that stay in the cache, if the residency needs none. The
-    /// kernel file has the variant.
-    pub(crate) const fn without_unused_loads(self, residency: Residency) -> Self {
-        Self { uncached: self.streamed && residency.shares() == 0, ..self }
+    /// The same module with evict-first loads alone, if no part of the matrix stays. The kernel
+    /// file has the variant.
+    pub(crate) const fn with_needed_loads(self, residency: Residency) -> Self {
+        Self { evict_first: self.streamed && residency.shares() == 0, ..self }
     }
 
     /// The same module for slices shared by several warps. No such module also streams.
@@ -42,21 +42,21 @@ impl Module {
         Self { shared: true, ..self }
     }
 
-    /// The same module for scaled products. No such module is uncached.
+    /// The same module for scaled products. None has evict-first loads alone.
     pub(crate) const fn scaled(self) -> Self {
-        Self { scaled: true, uncached: false, ..self }
+        Self { scaled: true, evict_first: false, ..self }
     }
 }
 
 impl Display for Module {
     /// Name of the module, as `build.rs` defines it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, scaled, uncached, shared, .. } = *self;
-        let streamed = self.streamed && !uncached;
+        let Self { file, scaled, evict_first, shared, .. } = *self;
+        let streamed = self.streamed && !evict_first;
         let endings = [
             (scaled, "_scaled"),
             (streamed, "_streamed"),
-            (uncached, "_uncached"),
+            (evict_first, "_evict_first"),
             (shared, "_shared"),
         ];
         f.write_str(file)?;

@@ -37,7 +37,7 @@ fn architectures() -> Vec<(u32, u32)> {
 /// Modules that are compiled for an architecture. Those of shared slices have launch bounds of
 /// their own on some.
 fn modules_for(arch: (u32, u32)) -> impl Iterator<Item = &'static str> {
-    let is_large = |module: &str| module.ends_with("_streamed") || module.ends_with("_uncached");
+    let is_large = |module: &str| module.ends_with("_streamed") || module.ends_with("_evict_first");
     compiler::modules().filter(move |module| arch == ALL_MODULES || !is_large(module))
 }
 

@@ -77,7 +77,7 @@ pub(super) fn module_of(
     residency: Residency,
 ) -> (Module, Residency) {
     match shift {
-        0 => (Module::of(file, residency).without_unused_loads(residency), residency),
+        0 => (Module::of(file, residency).with_needed_loads(residency), residency),
         _ => (Module::from(file).shared(), residency.without_streaming()),
     }
 }
