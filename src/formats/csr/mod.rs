@@ -56,7 +56,7 @@ pub enum CsrPlan {
 }
 
 /// Lanes of a warp.
-const LANES: u64 = 32;
+const WARP: u64 = 32;
 
 /// Entries of a row whose additions overlap with those of the rows around it; entries beyond them
 /// are dependent additions.
@@ -170,7 +170,7 @@ impl Format for Csr {
         let entries = millions(rows.nnz);
         // Each lane reads lines of its own, in many steps: they do not stay in the L1. All lanes of
         // a warp together read whole lines.
-        let steps = if lanes < LANES { rows.mean / lanes as f64 } else { 0.0 };
+        let steps = if lanes < WARP { rows.mean / lanes as f64 } else { 0.0 };
         let apart =
             0.27 * ((steps - 4.0) / 28.0).clamp(0.0, 4.0) + if steps > 64.0 { 6.0 } else { 0.0 };
         let threads = millions(rows.nrows as u64 * lanes);
