@@ -128,28 +128,7 @@ pub(crate) fn check<A: PlanTimer>(
     device: &DeviceSpec,
     budget: Budget,
 ) -> Result<Checked<A::Packed>, Error> {
-    let candidates: Vec<&Candidate> = decision
-        .candidates
-        .iter()
-        .filter(|c| c.plan == decision.plan || may_be_chosen(c))
-        .filter(|c| c.prediction.is_some())
-        .collect();
-    Check {
-        timer,
-        clock,
-        target: Target::of(device),
-        budget,
-        timings: vec![PlanTiming::Pending; candidates.len()],
-        candidates,
-        products: 0,
-        reserved_plans: 1,
-        packed: 0,
-        least: f64::INFINITY,
-        packing: 0.0,
-        held_bytes: 0,
-        failure: None,
-    }
-    .run()
+    Check::new(timer, clock, decision, device, budget).run()
 }
 
 /// Timing of a candidate.
@@ -194,7 +173,34 @@ struct Fastest<P> {
     ready: Option<Ready<P>>,
 }
 
-impl<A: PlanTimer> Check<'_, A> {
+impl<'a, A: PlanTimer> Check<'a, A> {
+    fn new(
+        timer: &'a A,
+        clock: &'a dyn Clock,
+        decision: &'a Decision,
+        device: &DeviceSpec,
+        budget: Budget,
+    ) -> Self {
+        let is_candidate = |c: &&Candidate| c.plan == decision.plan || may_be_chosen(c);
+        let candidates = decision.candidates.iter().filter(is_candidate);
+        let candidates: Vec<_> = candidates.filter(|c| c.prediction.is_some()).collect();
+        Self {
+            timer,
+            clock,
+            target: Target::of(device),
+            budget,
+            timings: vec![PlanTiming::Pending; candidates.len()],
+            candidates,
+            products: 0,
+            reserved_plans: 1,
+            packed: 0,
+            least: f64::INFINITY,
+            packing: 0.0,
+            held_bytes: 0,
+            failure: None,
+        }
+    }
+
     fn run(mut self) -> Result<Checked<A::Packed>, Error> {
         let mut fastest = self.time_csr();
         while let Some(place) = self.next_to_pack(fastest.as_ref()) {

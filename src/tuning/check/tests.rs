@@ -266,6 +266,34 @@ fn more_expected_products_pack_more_plans() {
 }
 
 #[test]
+fn plans_like_a_measured_one_are_as_uncertain_as_their_predictions() {
+    // Standard deviations of a plan of the kernel that was measured, of another kernel of its
+    // format, and of another format.
+    let spreads = |uncertainty| {
+        let (mut decision, _, spec) = decision(STENCIL, 1000);
+        let predictions = decision.candidates.iter_mut().filter_map(|c| c.prediction.as_mut());
+        predictions.for_each(|prediction| prediction.spread = Some(uncertainty));
+        let (script, limits) =
+            (Script::default(), Budget { products: 50, calls: 1000, memory: u64::MAX });
+        let (timer, clock) = (&script, &script);
+        let mut check = Check::new(&timer, &clock, &decision, &spec, limits);
+        let place = |plan: &str| {
+            check.candidates.iter().position(|c| c.plan.to_string() == plan).expect(plan)
+        };
+        let others = ["psell(sigma:512,group:4)", "psell(sigma:1)", "sell(c:32,sigma:512)"];
+        let (measured, others) = (place("psell(sigma:1,group:4)"), others.map(place));
+        let samples = Samples::from(vec![check.predicted(measured)]);
+        check.timings[measured] = PlanTiming::Measured { prepare: 0.0, samples };
+        others.map(|place| check.expectation(place).1)
+    };
+    let (certain, uncertain) = (spreads(0.1), spreads(0.5));
+    for (certain, uncertain) in certain.into_iter().zip(uncertain) {
+        assert!(0.0 < certain && certain < uncertain, "{certain} {uncertain}");
+    }
+    assert!(certain.is_sorted() && uncertain.is_sorted(), "{certain:?} {uncertain:?}");
+}
+
+#[test]
 fn long_products_of_a_gpu_are_timed_fewer_times() {
     let each = |factor| {
         let script = Script { factors: vec![("", factor)], ..Script::default() };
