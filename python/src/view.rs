@@ -55,7 +55,7 @@ pub(crate) fn decision(decision: &Decision, preparation: &Preparation) -> Result
         predicted: candidate.prediction.map(|prediction| prediction.product() * 1e-9),
         measured: decision
             .timing_run()
-            .and_then(|timing_run| timing_run.timed_plan(&candidate.plan)?.median),
+            .and_then(|timing_run| timing_run.timed_plan(&candidate.plan)?.product),
         matrix_bytes: candidate.work.matrix_bytes,
         verdict: reason(candidate),
     });

@@ -234,9 +234,9 @@ pub struct TimedPlan {
     pub plan: Plan,
     /// Seconds of packing and of the copy to the device.
     pub prepare: Option<f64>,
-    /// Median time of a product over all rounds, in seconds.
-    pub median: Option<f64>,
-    /// Median absolute deviation over the median.
+    /// Seconds of a product: the median of all rounds, or the fastest batch of a check.
+    pub product: Option<f64>,
+    /// Median absolute deviation over the median, of two rounds and more.
     pub spread: Option<f64>,
     /// Number of recorded rounds.
     pub rounds: usize,
@@ -324,7 +324,7 @@ impl TimingRun {
 
     /// Sort key of a plan: its measured time, or infinity if it was not measured.
     pub(crate) fn rank(&self, plan: &Plan) -> f64 {
-        self.timed_plan(plan).and_then(|timed_plan| timed_plan.median).unwrap_or(f64::INFINITY)
+        self.timed_plan(plan).and_then(|timed_plan| timed_plan.product).unwrap_or(f64::INFINITY)
     }
 
     /// The plan that would be chosen without the timing run.

@@ -108,7 +108,7 @@ impl Explanation<'_> {
     #[doc(hidden)]
     pub fn measured_break_even(&self) -> Option<f64> {
         let (plain, chosen) = (self.plain()?, self.decision.chosen()?);
-        let measured = |c: &Candidate| self.decision.timing_run()?.timed_plan(&c.plan)?.median;
+        let measured = |c: &Candidate| self.decision.timing_run()?.timed_plan(&c.plan)?.product;
         let gain = match (measured(plain), measured(chosen)) {
             (Some(plain), Some(chosen)) => plain - chosen,
             _ => self.predicted(plain)? - self.predicted(chosen)?,
@@ -298,7 +298,7 @@ impl AuxiliaryPackings<'_> {
 /// Summary of a timing run.
 fn write_timing_run(f: &mut fmt::Formatter<'_>, when: &str, timing_run: &TimingRun) -> fmt::Result {
     let timed_plans =
-        timing_run.timed_plans.iter().filter(|timed_plan| timed_plan.median.is_some()).count();
+        timing_run.timed_plans.iter().filter(|timed_plan| timed_plan.product.is_some()).count();
     write!(
         f,
         "timing run {when}{timed_plans} candidates, caches {}, {} rounds in {} (packing {}), \
@@ -331,7 +331,7 @@ fn write_check(
     products: u64,
     limit: u64,
 ) -> fmt::Result {
-    let timed_plans = timing_run.timed_plans.iter().filter(|plan| plan.median.is_some()).count();
+    let timed_plans = timing_run.timed_plans.iter().filter(|plan| plan.product.is_some()).count();
     writeln!(
         f,
         "check    {timed_plans} plan{} with {products} of at most {limit} products, in {} (packing \
@@ -422,15 +422,16 @@ fn uncertain(prediction: &Prediction) -> String {
     }
 }
 
-/// Measured time of a candidate: median time of a product, and relative deviation of the rounds.
+/// Measured time of a candidate, and relative deviation of the rounds.
 fn timed(timing_run: &TimingRun, candidate: &Candidate) -> String {
-    let measured = timing_run
-        .timed_plan(&candidate.plan)
-        .and_then(|timed_plan| timed_plan.median.zip(timed_plan.spread));
-    measured.map_or_else(
-        || "-".to_owned(),
-        |(median, spread)| format!("{} ±{:.1} %", duration(median), spread * 1e2),
-    )
+    let timed_plan = timing_run.timed_plan(&candidate.plan);
+    match timed_plan.map(|timed_plan| (timed_plan.product, timed_plan.spread)) {
+        Some((Some(product), Some(spread))) => {
+            format!("{} ±{:.1} %", duration(product), spread * 1e2)
+        }
+        Some((Some(product), None)) => duration(product),
+        _ => "-".to_owned(),
+    }
 }
 
 /// Verdict on a candidate, in words.

@@ -323,7 +323,7 @@ fn defect(timing_run: &TimingRun) -> Option<String> {
         };
         let numbers = [
             ("prepare", timed.prepare),
-            ("median", timed.median),
+            ("product", timed.product),
             ("spread", timed.spread),
             ("ratio", ratio),
         ];

@@ -214,7 +214,7 @@ mod tests {
         let timed_plan = |(plan, outcome): (&Plan, TimingOutcome)| TimedPlan {
             plan: plan.clone(),
             prepare: None,
-            median: None,
+            product: None,
             spread: None,
             rounds: 5,
             outcome,

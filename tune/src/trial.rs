@@ -207,7 +207,7 @@ impl Trial {
             let mut timed_plan = TimedPlan {
                 plan: run.plan.clone(),
                 prepare: Some(run.prepare * 1e-9),
-                median: None,
+                product: None,
                 spread: None,
                 rounds: 0,
                 outcome,

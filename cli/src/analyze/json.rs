@@ -107,7 +107,7 @@ pub(super) fn report(findings: &Findings) -> AnalysisReport<'_> {
         predicted_us: candidate.prediction.map(|p| p.product() / 1e3),
         measured_us: decision
             .timing_run()
-            .and_then(|timing_run| timing_run.timed_plan(&candidate.plan)?.median)
+            .and_then(|timing_run| timing_run.timed_plan(&candidate.plan)?.product)
             .map(|s| s * 1e6),
         matrix_bytes: candidate.work.matrix_bytes,
         padding_ratio: candidate.work.padding_ratio(nnz),

@@ -129,7 +129,7 @@ impl Findings {
         let measured = self
             .decision
             .timing_run()
-            .and_then(|timing_run| timing_run.timed_plan(&self.decision.plan)?.median);
+            .and_then(|timing_run| timing_run.timed_plan(&self.decision.plan)?.product);
         let predicted = || Some(self.decision.chosen()?.prediction?.product() * 1e-9);
         let product = measured.or_else(predicted).filter(|product| *product > 0.0)?;
         Some((self.times.analyze + self.times.select) / product)

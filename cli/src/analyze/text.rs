@@ -97,14 +97,14 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
         Basis::Timed(run) => writeln!(
             out,
             "timing run {} plans in {}; {}",
-            run.timed_plans.iter().filter(|plan| plan.median.is_some()).count(),
+            run.timed_plans.iter().filter(|plan| plan.product.is_some()).count(),
             duration(run.seconds),
             if run.decided { "decided" } else { "undecided at the time limit" }
         )?,
         Basis::Checked { timing_run, products, limit } => writeln!(
             out,
             "check    {} plans with {products} of at most {limit} products in {}",
-            timing_run.timed_plans.iter().filter(|plan| plan.median.is_some()).count(),
+            timing_run.timed_plans.iter().filter(|plan| plan.product.is_some()).count(),
             duration(timing_run.seconds)
         )?,
         _ => {}
@@ -123,7 +123,7 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
 
 /// Seconds of a plan's product, measured if it was timed, and how they are known.
 fn time_of(decision: &Decision, plan: &Plan) -> Option<(f64, &'static str)> {
-    let timed = decision.timing_run().and_then(|run| run.timed_plan(plan)?.median);
+    let timed = decision.timing_run().and_then(|run| run.timed_plan(plan)?.product);
     let candidate = decision.candidates.iter().find(|candidate| candidate.plan == *plan);
     let predicted = || Some(candidate?.prediction?.product() * 1e-9);
     let how = match decision.basis {

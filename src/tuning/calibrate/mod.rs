@@ -86,8 +86,9 @@ impl TimedPlan {
     /// Records the samples of the timing run.
     #[doc(hidden)]
     pub fn ran(&mut self, samples: &Samples) {
-        self.median = (!samples.is_empty()).then(|| samples.median());
-        self.spread = self.median.map(|median| samples.deviation() / median);
+        self.product = (!samples.is_empty()).then(|| samples.median());
+        let has_spread = samples.len() > 1;
+        self.spread = has_spread.then(|| samples.deviation() / samples.median());
         self.rounds = samples.len();
     }
 }
@@ -176,7 +177,7 @@ pub(crate) fn calibrate<A: PlanTimer>(
     let timed_plan = |c: &&Candidate| TimedPlan {
         plan: c.plan.clone(),
         prepare: None,
-        median: None,
+        product: None,
         spread: None,
         rounds: 0,
         outcome: TimingOutcome::Undecided,

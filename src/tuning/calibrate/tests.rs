@@ -179,7 +179,7 @@ fn a_wrong_prediction_is_corrected() {
     assert_eq!((winner(&timing_run), timing_run.decided, timing_run.groups), (2, true, 1));
     assert_eq!(timing_run.predicted().to_string(), PLANS[0]);
     let medians: Vec<f64> =
-        timing_run.timed_plans.iter().map(|e| e.median.unwrap() * 1e6).collect();
+        timing_run.timed_plans.iter().map(|e| e.product.unwrap() * 1e6).collect();
     assert!(
         medians.iter().zip([13.0, 12.0, 10.0, 20.0]).all(|(m, t)| (m - t).abs() < 1e-9),
         "{medians:?}"
@@ -386,10 +386,10 @@ fn only_many_products_amortise_a_timing_run() {
 fn a_timing_run_sorts_its_plans_winner_first() {
     let (mut decision, spec) = decision("poisson2d,n=100", 1000);
     let before = decision.plan.clone();
-    let timed_plan = |plan: Plan, median, outcome| TimedPlan {
+    let timed_plan = |plan: Plan, product, outcome| TimedPlan {
         plan,
         prepare: None,
-        median,
+        product,
         spread: None,
         rounds: 5,
         outcome,

@@ -427,7 +427,7 @@ impl<'a, A: PlanTimer> Check<'a, A> {
             let mut timed_plan = TimedPlan {
                 plan: self.candidates[place].plan.clone(),
                 prepare: None,
-                median: None,
+                product: None,
                 spread: None,
                 rounds: 0,
                 outcome: TimingOutcome::Undecided,
@@ -438,6 +438,7 @@ impl<'a, A: PlanTimer> Check<'a, A> {
                 PlanTiming::Excluded(outcome) => timed_plan.outcome = outcome.clone(),
                 PlanTiming::Measured { prepare, samples } => {
                     timed_plan.ran(samples);
+                    timed_plan.product = Some(samples.min());
                     timed_plan.prepare = Some(*prepare);
                     timed_plan.outcome = match place == winner {
                         true => TimingOutcome::Won,

@@ -249,7 +249,7 @@ fn falling_times_of_csr_leave_products_for_a_packed_plan() {
     let decision = checked(&script, "banded,rows=20k", 120).unwrap();
     let Basis::Checked { timing_run, products, limit } = &decision.basis else { panic!() };
     let packed = timing_run.timed_plans.iter().filter(|p| p.plan.format() != FormatKind::Csr);
-    let is_packed = packed.filter(|plan| plan.median.is_some()).count() > 0;
+    let is_packed = packed.filter(|plan| plan.product.is_some()).count() > 0;
     assert!(is_packed || products + FEWEST_PRODUCTS <= *limit, "{products}: {timing_run:?}");
     assert!(products <= limit && *limit == 12, "{products} of {limit}");
 }
@@ -299,7 +299,7 @@ fn long_products_of_a_gpu_are_timed_fewer_times() {
         let script = Script { factors: vec![("", factor)], ..Script::default() };
         let decision = checked(&script, STENCIL, 10_000).unwrap();
         let Basis::Checked { timing_run, products, .. } = &decision.basis else { panic!() };
-        let timed = timing_run.timed_plans.iter().filter(|plan| plan.median.is_some()).count();
+        let timed = timing_run.timed_plans.iter().filter(|plan| plan.product.is_some()).count();
         *products as f64 / timed as f64
     };
     // The first plan is timed before any time is known.

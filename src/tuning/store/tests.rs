@@ -21,11 +21,11 @@ fn key() -> DecisionKey {
 
 /// A timing run of two plans, one of which failed.
 fn timing_run() -> TimingRun {
-    let timed_plan = |plan: &str, median: Option<f64>, outcome| TimedPlan {
+    let timed_plan = |plan: &str, product: Option<f64>, outcome| TimedPlan {
         plan: plan.parse().unwrap(),
-        prepare: median,
-        median,
-        spread: median,
+        prepare: product,
+        product,
+        spread: product,
         rounds: 5,
         outcome,
     };
@@ -146,7 +146,7 @@ fn damaged_entries_are_misses_and_are_replaced() {
     }
     let text = String::from_utf8(whole).unwrap();
     for (from, to) in
-        [("rounds: 5", "rounds: 0"), ("median: Some(0.00001)", "median: Some(0.00002)")]
+        [("rounds: 5", "rounds: 0"), ("product: Some(0.00001)", "product: Some(0.00002)")]
     {
         assert!(text.contains(from), "{text}");
         fs::write(&path, text.replacen(from, to, 1)).unwrap();
@@ -169,8 +169,8 @@ fn damaged_entries_are_misses_and_are_replaced() {
     miss();
     for (number, wrong) in [
         ("prepare: Some(0.00001)", "prepare: Some(NaN)"),
-        ("median: Some(0.00001)", "median: Some(inf)"),
-        ("median: Some(0.00001)", "median: Some(-0.00001)"),
+        ("product: Some(0.00001)", "product: Some(inf)"),
+        ("product: Some(0.00001)", "product: Some(-0.00001)"),
         ("spread: Some(0.00001)", "spread: Some(-inf)"),
         ("seconds: 0.5", "seconds: NaN"),
         ("packing: 0.25", "packing: -0.25"),
