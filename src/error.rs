@@ -331,7 +331,7 @@ pub enum Error {
         free: u64,
     },
     /// The GPU or its driver failed.
-    #[error("{device} could not {action}: {}", printable(message))]
+    #[error("{device} could not {action}: {}{}", printable(message), kind::way_out(*code))]
     Gpu {
         /// Spelling of the device.
         device: String,

@@ -161,6 +161,21 @@ pub(crate) fn exhausted(error: Error) -> ! {
     std::alloc::handle_alloc_error(layout)
 }
 
+/// Bytes that data of unknown size may take: the limit, less an eighth for all else.
+pub(crate) fn budget() -> u64 {
+    limit() / 8 * 7
+}
+
+/// Checks the size that growing data have reached, in many allocations.
+///
+/// # Errors
+///
+/// [`Error::HostMemory`] if they take more than the [`budget`].
+pub(crate) fn check_growth(bytes: u64) -> Result<(), Error> {
+    let limit = budget();
+    if bytes > limit { Err(Error::HostMemory { needed: bytes, limit }) } else { Ok(()) }
+}
+
 /// Bytes below which an allocation is not compared with the limit.
 const SMALL: u64 = 1 << 20;
 

@@ -32,6 +32,18 @@ pub enum ErrorKind {
     Communication,
 }
 
+/// Codes after which CUDA refuses all further work of a process: errors of the memory, addresses
+/// that are not there or not aligned, the time limit, assertions, and other faults of a kernel.
+const LAST: [u32; 10] = [214, 700, 702, 710, 714, 715, 716, 717, 718, 719];
+
+/// What to do about an error of the driver, after its message.
+pub(super) fn way_out(code: Option<u32>) -> &'static str {
+    match code.is_some_and(|code| LAST.contains(&code)) {
+        true => "; this process can use no GPU any more: start it again, or use the CPU",
+        false => "",
+    }
+}
+
 impl Error {
     /// The area of the error: for programs that react to areas and not to single errors.
     pub fn kind(&self) -> ErrorKind {
@@ -162,6 +174,18 @@ mod tests {
             assert_eq!(error.kind(), kind, "{error}");
             let line = error.to_string();
             assert!(!line.is_empty() && !line.contains(char::is_control), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_after_which_no_gpu_works_names_the_way_out() {
+        let message = |code| {
+            let (device, action) = ("cuda:0".to_owned(), "launch".to_owned());
+            Error::Gpu { device, action, code, message: "it fails".to_owned() }.to_string()
+        };
+        assert!(message(Some(700)).contains("start it again, or use the CPU"));
+        for code in [None, Some(2), Some(999)] {
+            assert_eq!(message(code), "cuda:0 could not launch: it fails");
         }
     }
 }

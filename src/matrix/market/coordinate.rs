@@ -8,7 +8,7 @@ use super::{ParseProblem, Reader, excerpt};
 use crate::matrix::assemble::{Buckets, MatrixEntry, SortedRun};
 use crate::{Scalar, memory};
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Parses the body into runs, mirroring entries of symmetric matrices.
 pub(super) fn parse<T: Scalar>(
@@ -18,6 +18,7 @@ pub(super) fn parse<T: Scalar>(
     buckets: Buckets,
 ) -> Result<Vec<SortedRun<T>>, ParseProblem> {
     let declared = Some(header.declared);
+    let collected = AtomicUsize::new(0);
     reader.in_chunks(text, header.body, declared, Vec::new, |entries, text, range| {
         entries.clear();
         let (lines, problem) = parse_chunk(text, range, header, entries);
@@ -25,7 +26,14 @@ pub(super) fn parse<T: Scalar>(
             count.fetch_add(above(header, entries), Relaxed);
         }
         match SortedRun::new(buckets, entries) {
-            Ok(part) => ParsedChunk { part, lines, problem },
+            Ok(part) => {
+                let count = collected.fetch_add(part.len(), Relaxed) + part.len();
+                let bytes = text.len() + count.saturating_mul(size_of::<MatrixEntry<T>>());
+                let problem = problem
+                    .or_else(|| reader.check_memory::<T>(header, count).err())
+                    .or_else(|| Some(memory::check_growth(bytes as u64).err()?.into()));
+                ParsedChunk { part, lines, problem }
+            }
             Err(error) => {
                 let problem = Some(problem.unwrap_or_else(|| error.into()));
                 ParsedChunk { part: SortedRun::empty(), lines, problem }

@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
         Self {
             listener: None,
             above: None,
-            memory_limit: memory::limit(),
+            memory_limit: memory::budget(),
             chunk_bytes: None,
             window_bytes: None,
         }
@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Limits memory: a matrix whose arrays, or whose text, decompressed if necessary, would each
-    /// take more than `bytes` is an error.
+    /// take more than `bytes` is an error. By default 7/8 of the memory that the process may use.
     ///
     /// For untrusted input: a few bytes can declare four thousand million rows or unpack to
     /// gigabytes.
@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
     ) -> Result<(MarketHeader, BucketedEntries<T>), ParseProblem> {
         let header = text.header()?;
         let least = header.least_entries(text.len().unwrap_or(text.bytes().len() as u64));
-        self.check_memory(&header, least, size_of::<T>())?;
+        self.check_memory::<T>(&header, least)?;
         // The entries are collected in many allocations before the matrix is assembled.
         memory::check_room(least.saturating_mul(size_of::<MatrixEntry<T>>()))?;
         let buckets = Buckets::new(header.nrows);
@@ -237,23 +237,18 @@ impl<'a> Reader<'a> {
             MarketLayout::Coordinate => coordinate::parse(self, text, &header, buckets)?,
             MarketLayout::Array => array::parse(self, text, &header, buckets)?,
         };
-        self.check_memory(&header, runs.iter().map(SortedRun::len).sum(), size_of::<T>())?;
+        self.check_memory::<T>(&header, runs.iter().map(SortedRun::len).sum())?;
         Ok((header, BucketedEntries { buckets, runs }))
     }
 
     /// Returns an error if a matrix exceeds the limit.
-    fn check_memory(
-        &self,
-        header: &MarketHeader,
-        nnz: usize,
-        value_bytes: usize,
-    ) -> Result<(), ParseProblem> {
+    fn check_memory<T>(&self, header: &MarketHeader, nnz: usize) -> Result<(), ParseProblem> {
         let offsets = header.nrows + 1;
         let bytes = offsets as u64 * size_of::<usize>() as u64
-            + nnz.saturating_mul(value_bytes + size_of::<u32>()) as u64;
+            + nnz.saturating_mul(size_of::<T>() + size_of::<u32>()) as u64;
         if bytes > self.memory_limit {
             return Err(ParseProblem::new(format!(
-                "a matrix of {} rows with {nnz} entries takes {bytes} bytes, above the limit of {}",
+                "a matrix of {} rows with at least {nnz} entries takes {bytes} bytes, above the limit of {}",
                 header.nrows, self.memory_limit
             )));
         }

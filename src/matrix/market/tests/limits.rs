@@ -3,9 +3,10 @@
 use super::super::source::ByteStream;
 use super::super::*;
 use super::files::{gzip, tar, zstd};
-use crate::ErrorKind;
+use crate::{ErrorKind, memory};
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const TEXT: &[u8] = b"%%MatrixMarket matrix coordinate real general\n2 3 2\n1 3 1.5\n2 1 -2\n";
 
@@ -97,12 +98,54 @@ fn headers_that_declare_too_much_are_refused() {
     let mut entries = b"%%MatrixMarket matrix coordinate pattern general\n9 9 9999\n".to_vec();
     entries.extend_from_slice(&b"1 1\n".repeat(9999));
     let refused = Reader::new().memory_limit(LIMIT).parse::<f64>(&entries).unwrap_err();
-    assert!(refused.to_string().contains("with 9999 entries takes"), "{refused}");
+    assert!(refused.to_string().contains("with at least 9999 entries takes"), "{refused}");
     // Rows that no memory holds.
     let refused = Reader::new().memory_limit(u64::MAX).parse::<f64>(rows);
     if let Err(error) = refused {
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
     }
+}
+
+/// The text of an entry takes less memory than the entry: the limit of the text would be too late.
+#[test]
+fn entries_above_the_limit_are_refused_before_all_are_read() {
+    const ENTRIES: usize = 1 << 18;
+    let folder = tempfile::tempdir().unwrap();
+    for (symmetry, of_line) in [("general", 1), ("symmetric", 2)] {
+        let line = if of_line == 1 { b"1 1\n" } else { b"2 1\n" };
+        let header =
+            format!("%%MatrixMarket matrix coordinate pattern {symmetry}\n2 2 {ENTRIES}\n");
+        let text = [header.as_bytes(), &line.repeat(ENTRIES)].concat();
+        for (name, bytes) in
+            [("a.mtx.gz", gzip(&text)), ("a.tar.gz", gzip(&tar(&[("a.mtx", &text)])))]
+        {
+            let path = file(&folder, name, &bytes);
+            let most = AtomicU64::new(0);
+            let listener = |progress: ReadProgress| {
+                most.fetch_max(progress.done, Relaxed);
+            };
+            let limit = text.len() as u64;
+            let mut reader = Reader::new().memory_limit(limit).progress(&listener);
+            (reader.window_bytes, reader.chunk_bytes) = (Some(1 << 14), Some(1 << 12));
+            let refused = reader.read::<f64>(&path).unwrap_err().to_string();
+            assert!(refused.contains("entries takes"), "{name}: {refused}");
+            // An entry takes 12 bytes, and its line four.
+            let expected = limit / 3 / of_line;
+            // A tar is parsed in one window, in parallel.
+            let is_early = most.load(Relaxed) < expected + (1 << 16);
+            assert!(is_early || name == "a.tar.gz", "{symmetry} {name}: {most:?} of {limit}");
+            assert!(parse::<f64>(&text).is_ok());
+        }
+    }
+}
+
+#[test]
+fn the_default_limit_leaves_memory_for_the_program() {
+    let limit = Reader::new().memory_limit;
+    assert!(limit <= memory::limit() / 8 * 7, "{limit}");
+    assert!(memory::check_growth(limit).is_ok());
+    let refused = memory::check_growth(memory::limit()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::OutOfMemory, "{refused}");
 }
 
 #[cfg(unix)]
