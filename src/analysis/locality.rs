@@ -18,11 +18,12 @@ const SMALL: usize = 1 << 16;
 /// only take longer.
 const MOST: usize = 1 << PLACE_BITS;
 
-/// Minimum number of groups that are sampled, if the matrix has as many: of more, one in a power of
-/// two …
+/// Minimum number of groups that are sampled, if the matrix has as many. Of more groups, one in a
+/// power of two is sampled.
 const FOLLOWED: usize = 1 << 9;
 
-/// … up to this power: beyond it the time is spent on finding the sampled groups.
+/// Largest binary logarithm of that power: beyond it, finding the sampled groups takes most of the
+/// time.
 const MOST_SKIPPED: u32 = 3;
 
 /// Entries of a window per group if there are few groups: a group's first touch in the window is

@@ -68,9 +68,9 @@ impl SparseOpBuilder {
     }
 
     /// Copies a large matrix to the GPU that packs it, and analyses it there. Returns the analysis
-    /// with its time in seconds. Without the copy if there is no GPU, if the plan is not packed
-    /// from it, or if little memory would be left; the host analyses the matrix then. It also does
-    /// during the copy, if the kernels of the analysis are not compiled yet.
+    /// with its time in seconds. There is no copy without a GPU, if the plan is not packed from it,
+    /// or if little memory would be left: then the host analyses the matrix. If the kernels of the
+    /// analysis are not compiled yet, the host analyses it during the copy.
     fn analyzed_and_copied<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
@@ -164,8 +164,9 @@ impl SparseOpBuilder {
     }
 
     /// Decides and packs for a device. If a GPU runs out of memory that was free when the plan was
-    /// chosen, frees the copy of the matrix there, and tries again: a given plan once, else within
-    /// the memory that is free then, a half of it, a quarter, and an eighth.
+    /// chosen, frees the copy of the matrix there, and tries again. A given plan is tried once
+    /// more. Otherwise the memory limit is the free memory, then a half, a quarter and an eighth of
+    /// it.
     pub(super) fn build_in_memory<T: Scalar>(
         &self,
         device: &Device,

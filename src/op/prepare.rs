@@ -306,7 +306,8 @@ impl<T: Scalar> Prepared<T> {
 
 /// Value of a cell, made at the first use. Threads outside of rayon make it one at a time, holding
 /// `making`. A thread of a rayon pool may run other tasks of the pool while it makes the value,
-/// which may need it as well: it holds nothing meanwhile, and of several values the first is kept.
+/// which may need it as well. It does not hold the lock: if two threads make a value, the first one
+/// is kept.
 pub(super) fn get_or_make<'a, V>(
     cell: &'a OnceCell<V>,
     making: &Mutex<()>,

@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use sparseop::Scalar;
 use sparseop::matrix::{CsrMatrix, CsrView};
 
-/// Largest relative difference of a symmetric matrix and its transpose: rounding of the values to
-/// half the digits of f64.
+/// Largest relative difference of a symmetric matrix and its transpose: allows values that were
+/// rounded to 8 digits.
 const ROUNDING: f64 = 1e-8;
 
 /// Properties of a matrix that decide on the method.
@@ -28,8 +28,9 @@ pub(super) struct ComparedRows {
     /// Σ (a − aᵀ)² and Σ a².
     pub(super) squares: f64,
     pub(super) all: f64,
-    /// Number of entries that differ from their transposed entry, and of all.
+    /// Number of entries that differ from their transposed entry.
     pub(super) differing: f64,
+    /// Number of all entries.
     pub(super) entries: f64,
     /// First row, from 0, whose diagonal entry is not above 0.
     pub(super) not_positive: Option<usize>,

@@ -8,7 +8,7 @@ use crate::device::cpu::{
 use std::ops::Range;
 
 /// Prefetch distance in entries. Measured on Zen 4, 64 to 512 are alike and a tenth faster than no
-/// prefetch, except that on long runs of neighbouring columns more than 64 lose what 64 gain.
+/// prefetch; on long runs of neighbouring columns, more than 64 are no faster than no prefetch.
 const AHEAD: usize = 64;
 
 /// Least number of value bytes of a step for which prefetching pays: with smaller steps every line

@@ -248,7 +248,8 @@ impl<'a> Reader<'a> {
             + nnz.saturating_mul(size_of::<T>() + size_of::<u32>()) as u64;
         if bytes > self.memory_limit {
             return Err(ParseProblem::new(format!(
-                "a matrix of {} rows with at least {nnz} entries takes {bytes} bytes, above the limit of {}",
+                "a matrix of {} rows with at least {nnz} entries takes {bytes} bytes, above the \
+                 limit of {}",
                 header.nrows, self.memory_limit
             )));
         }

@@ -70,9 +70,9 @@ const FEWEST_ENTRIES: u64 = 4096;
 /// timed besides them.
 const CSR_KERNELS: usize = 2;
 
-/// Bytes of packed matrices that are held at the same time on a CPU. Of larger ones the fastest so
-/// far is freed before another is packed, and packed again at the end if it stays: packing takes a
-/// few products.
+/// Bytes of packed matrices that are held at the same time on a CPU. Above it, the fastest plan so
+/// far is freed before the next one is packed, and packed again at the end if it wins: packing
+/// takes a few products.
 const HELD_ON_CPU: u64 = 64 << 20;
 
 /// Largest ratio of the bytes of a plan above [`HELD_ON_CPU`] to those of plain CSR. The predicted
