@@ -46,7 +46,8 @@ const FIT: [(&str, &str); 6] = [
 #[test]
 fn help() {
     golden!("help", &["--help"], Vec::<(&str, &str)>::new());
-    golden!("help_bench", &["bench", "--help"], Vec::<(&str, &str)>::new());
+    let plans = (r"(?s)name\(key:value,\.\.\.\): .*?\.\n", "name(key:value,...): [plans].\n");
+    golden!("help_bench", &["bench", "--help"], [plans]);
     golden!("help_profile", &["profile", "--help"], Vec::<(&str, &str)>::new());
     golden!("help_profile_check", &["profile", "check", "--help"], Vec::<(&str, &str)>::new());
 }

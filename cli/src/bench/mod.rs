@@ -65,7 +65,7 @@ fn examples() -> String {
 /// them equally; the median is quoted. A candidate with a wrong result is reported and not timed,
 /// and the exit code is 1.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("Plans are spelled name(key:value,...): {}. {HELP}", examples()))]
+#[command(after_help = format!("Plans are spelled name(key:value,...): {}.\n\n{HELP}", examples()))]
 pub(super) struct BenchArgs {
     #[command(flatten)]
     matrices: Matrices,
