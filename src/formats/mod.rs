@@ -16,6 +16,7 @@ mod device_sorting;
 mod device_vectors;
 pub mod dia;
 pub mod ell;
+mod encoded;
 pub mod hyb;
 pub mod jds;
 mod plan_text;
@@ -38,8 +39,8 @@ pub(crate) use chunks::{chunk_rows, chunks};
 #[doc(hidden)]
 pub use costs::{Costs, KernelCosts};
 pub(crate) use device_vectors::DeviceVectors;
+pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use plan_text::PlanArgs;
-pub(crate) use psell::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;

@@ -6,10 +6,10 @@
 //! arrays of values. Values of fewer bytes and codes cannot hold the numbers of entries; formats
 //! that have them report their slots themselves.
 
-use super::psell::{Narrowed, ValueStorage, coded, narrowed};
+use super::encoded::{Narrowed, coded, narrowed};
 use super::resident::keep;
 use super::units::{PER_THREAD, Units};
-use super::{Access, Plan, ResidentMatrix};
+use super::{Access, Plan, ResidentMatrix, ValueStorage};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream, kernels};

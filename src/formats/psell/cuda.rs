@@ -7,15 +7,15 @@ mod window;
 
 use spmm::Spmm;
 
-use super::encoded::Numbers;
 use super::host::HostPsell;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::plan::SliceWarps;
-use super::{Header, Narrowed, NarrowedPair, Stored};
+use super::{Header, NarrowedPair, Stored};
 use crate::device::{
     BLOCK, Buffer, Gpu, Launch, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
+use crate::formats::encoded::{Narrowed, Numbers};
 use crate::formats::{
     Arrays, DeviceMatrix, DeviceSpmm, EncodedDevice, EncodedHost, NoValueSlots, ValueStorage,
     row_products,

@@ -72,7 +72,6 @@
 mod constants;
 mod cpu;
 mod cuda;
-mod encoded;
 mod host;
 mod index;
 mod layout;
@@ -87,19 +86,19 @@ mod source;
 mod unpack;
 mod work;
 
-pub(crate) use encoded::{EncodedDevice, EncodedHost, Narrowed, ValueStorage, coded, narrowed};
 pub use plan::{PsellPlan, SPLIT_ROWS, ValueEncoding};
 pub(crate) use probe::SliceProbe;
 
+use super::encoded::{Coder, NarrowedPair, Sink, Stored, with_slack};
 use super::{
-    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work, sell,
+    Arrays, Costs, DeviceMatrix, EncodedHost, Format, HostMatrix, NoValueSlots, PlanArgs, Target,
+    Work, sell,
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler};
 use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
 use cuda::DevicePsell;
-use encoded::{Coder, NarrowedPair, Sink, Stored, with_slack};
 use host::HostPsell;
 use index::{LANES, Shape};
 use order::Order;
