@@ -20,8 +20,8 @@ fn kernels_for_matrices_larger_than_the_l2_conform() {
     const NAME: &str = "testing::residency::kernels_for_matrices_larger_than_the_l2_conform";
     if std::env::var_os(TEST_L2_BYTES).is_some() {
         let device = gpu().expect("the parent process has one");
-        check::<f32>(&device);
-        return check::<f64>(&device);
+        check::<f32>(device);
+        return check::<f64>(device);
     }
     if gpu().is_none() {
         return;
