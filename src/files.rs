@@ -12,7 +12,7 @@ mod temporary;
 mod tests;
 
 pub(crate) use private::PrivateFolder;
-pub use private::file_warnings;
+pub use private::{file_warnings, print_file_warnings};
 pub use temporary::abandon_writes;
 
 use crate::Error;

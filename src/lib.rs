@@ -139,7 +139,8 @@ pub use error::printable;
 pub use error::{Error, ErrorKind};
 #[doc(hidden)]
 pub use files::{
-    abandon_writes, file_warnings, open_own, open_regular, write_atomically, write_new,
+    abandon_writes, file_warnings, open_own, open_regular, print_file_warnings, write_atomically,
+    write_new,
 };
 #[doc(hidden)]
 pub use formats::FormatKind;

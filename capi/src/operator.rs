@@ -244,6 +244,7 @@ unsafe fn create(
             }
         }
     };
+    sparseop::print_file_warnings();
     // SAFETY: as above.
     unsafe {
         give("operator", operator, Box::into_raw(Box::new(sparseop_operator(RwLock::new(made)))))

@@ -237,6 +237,7 @@ pub(crate) fn build(
         }
     })?;
     let op = built.map_err(|error| raised(py, error))?;
+    sparseop::print_file_warnings();
     let place = place_of(&op);
     Ok(PyOperator { shared: Arc::new(SharedOp::new(op, place, order, copy)), transposed: false })
 }

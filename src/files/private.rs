@@ -31,6 +31,23 @@ pub fn file_warnings() -> Vec<String> {
     WARNINGS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Writes the warnings that were not written before to standard error, a line each: for callers in
+/// other languages, who have no `tracing`.
+pub fn print_file_warnings() {
+    write_new_warnings(&mut io::stderr());
+}
+
+pub(super) fn write_new_warnings(out: &mut dyn Write) {
+    static WRITTEN: Mutex<usize> = Mutex::new(0);
+    let mut written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let warnings = file_warnings();
+    for warning in &warnings[*written..] {
+        // A closed standard error has no reader.
+        let _ = writeln!(out, "sparseop: {warning}");
+    }
+    *written = warnings.len();
+}
+
 /// Adds a warning, and reports it to `tracing`, unless it was given before or the list is full.
 fn warn(warning: &str) {
     let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-use super::private::FolderFile;
+use super::private::{FolderFile, write_new_warnings};
 use super::*;
 
 #[test]
@@ -245,6 +245,25 @@ fn a_folder_that_is_exchanged_is_written_and_cleared_no_more() {
     assert!(!moved.join("entry").exists());
     assert_eq!(fs::read(other.join("entry")).unwrap(), b"of the user");
     assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_warning_is_written_once() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let private = PrivateFolder::new(folder.path(), "a", "VARIABLE");
+    private.write("entry", |out| out.write_all(b"x")).unwrap();
+    let path = folder.path().join("a/entry");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
+    private.read("entry", 1).unwrap_err();
+    let lines = || {
+        let mut out = Vec::new();
+        write_new_warnings(&mut out);
+        let text = String::from_utf8(out).unwrap();
+        text.lines().filter(|line| line.contains(path.to_str().unwrap())).count()
+    };
+    assert_eq!([lines(), lines()], [1, 0]);
 }
 
 #[cfg(unix)]
