@@ -36,7 +36,7 @@ pub enum ErrorKind {
 /// that are not there or not aligned, the time limit, assertions, and other faults of a kernel.
 const LAST: [u32; 10] = [214, 700, 702, 710, 714, 715, 716, 717, 718, 719];
 
-/// What to do about an error of the driver, after its message.
+/// Remedy for an error of the driver, behind its message.
 pub(super) fn way_out(code: Option<u32>) -> &'static str {
     match code.is_some_and(|code| LAST.contains(&code)) {
         true => "; this process can use no GPU any more: start it again, or use the CPU",

@@ -327,6 +327,11 @@ impl TimingRun {
         self.timed_plan(plan).and_then(|timed_plan| timed_plan.product).unwrap_or(f64::INFINITY)
     }
 
+    /// Number of plans whose products were timed.
+    pub fn timed(&self) -> usize {
+        self.timed_plans.iter().filter(|timed_plan| timed_plan.product.is_some()).count()
+    }
+
     /// The plan that would be chosen without the timing run.
     pub fn predicted(&self) -> &Plan {
         self.timed_plans.first().map_or(&self.winner, |timed_plan| &timed_plan.plan)

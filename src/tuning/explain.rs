@@ -297,8 +297,7 @@ impl AuxiliaryPackings<'_> {
 
 /// Summary of a timing run.
 fn write_timing_run(f: &mut fmt::Formatter<'_>, when: &str, timing_run: &TimingRun) -> fmt::Result {
-    let timed_plans =
-        timing_run.timed_plans.iter().filter(|timed_plan| timed_plan.product.is_some()).count();
+    let timed_plans = timing_run.timed();
     write!(
         f,
         "timing run {when}{timed_plans} candidates, caches {}, {} rounds in {} (packing {}), \
@@ -331,7 +330,7 @@ fn write_check(
     products: u64,
     limit: u64,
 ) -> fmt::Result {
-    let timed_plans = timing_run.timed_plans.iter().filter(|plan| plan.product.is_some()).count();
+    let timed_plans = timing_run.timed();
     writeln!(
         f,
         "check    {timed_plans} plan{} with {products} of at most {limit} products, in {} (packing \

@@ -97,14 +97,14 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
         Basis::Timed(run) => writeln!(
             out,
             "timing run {} plans in {}; {}",
-            run.timed_plans.iter().filter(|plan| plan.product.is_some()).count(),
+            run.timed(),
             duration(run.seconds),
             if run.decided { "decided" } else { "undecided at the time limit" }
         )?,
         Basis::Checked { timing_run, products, limit } => writeln!(
             out,
             "check    {} plans with {products} of at most {limit} products in {}",
-            timing_run.timed_plans.iter().filter(|plan| plan.product.is_some()).count(),
+            timing_run.timed(),
             duration(timing_run.seconds)
         )?,
         _ => {}

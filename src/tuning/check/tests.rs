@@ -299,7 +299,7 @@ fn long_products_of_a_gpu_are_timed_fewer_times() {
         let script = Script { factors: vec![("", factor)], ..Script::default() };
         let decision = checked(&script, STENCIL, 10_000).unwrap();
         let Basis::Checked { timing_run, products, .. } = &decision.basis else { panic!() };
-        let timed = timing_run.timed_plans.iter().filter(|plan| plan.product.is_some()).count();
+        let timed = timing_run.timed();
         *products as f64 / timed as f64
     };
     // The first plan is timed before any time is known.
