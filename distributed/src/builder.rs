@@ -45,8 +45,8 @@ impl DistributedBuilder {
     }
 
     /// Sets the part of every row, from 0. The bits of sums, and therefore of solutions, then
-    /// depend on the partition. By default parts are consecutive rows with about equally many
-    /// entries.
+    /// depend on the partition; those of products do not, but may differ from those without a given
+    /// partition on GPUs. By default parts are consecutive rows with about equally many entries.
     #[must_use]
     pub fn partition(mut self, part_of_row: Vec<u32>) -> Self {
         self.part_of_row = Some(part_of_row);
@@ -117,11 +117,9 @@ impl DistributedBuilder {
             }
         };
         let block = gpu_part_rows(a.nrows());
-        let partition = match &settings.group {
-            Some(_) => partition.rounded(block),
-            None => partition,
-        };
-        if settings.group.is_some() && settings.same_bits && partition.order().is_none() {
+        let balanced_on_gpus = settings.group.is_some() && self.part_of_row.is_none();
+        let partition = if balanced_on_gpus { partition.rounded(block) } else { partition };
+        if balanced_on_gpus && settings.same_bits {
             settings.sliced = SlicedPlan::of(&settings.builder, &settings.device(0), a, block)?;
         }
         let rows: Arc<[usize]> = partition.offsets().into();

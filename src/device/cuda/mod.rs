@@ -13,6 +13,7 @@ mod launch_gate;
 mod memory;
 mod nvrtc;
 mod overlap;
+mod peer_calls;
 mod peers;
 mod queue;
 mod residence;
@@ -25,6 +26,7 @@ pub(crate) use graph::Recording;
 #[cfg(test)]
 pub(crate) use memory::copied_bytes;
 pub(crate) use memory::{Buffer, Pinned};
+pub use peer_calls::PeerCall;
 pub(crate) use queue::Queue;
 
 use super::{DeviceSpec, GpuRuntime, GpuSpec, Module};
@@ -35,6 +37,7 @@ use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
 };
 use driver::Attempt;
+use peer_calls::{is_admitted, on_behalf, outside_calls};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fmt::{self, Debug, Display};
@@ -275,6 +278,8 @@ impl Gpu {
     /// Returns kernel `name` of a module, compiled for this GPU.
     pub(crate) fn kernel(&self, module: impl Into<Module>, name: &str) -> Result<Kernel, Error> {
         let module = module.into();
+        // The driver loads a module when it is first used, and a kernel when it is looked up.
+        let _outside = outside_calls();
         let loaded = self.code_with(module, name)?;
         let symbol = CString::new(name).expect("names of kernels hold no NUL");
         // A module loaded earlier may be queried by a thread that has no context yet.
@@ -301,8 +306,9 @@ impl Gpu {
         };
         let missing = kernels.into_iter().filter(is_missing);
         thread::scope(|scope| {
+            let admitted = is_admitted();
             for (module, name) in missing {
-                let compile = move || drop(self.code_with(module, &name));
+                let compile = move || on_behalf(admitted, || drop(self.code_with(module, &name)));
                 // Without a thread, and after a failure, it is compiled when it is first used.
                 let _ = thread::Builder::new().spawn_scoped(scope, compile);
             }
@@ -336,6 +342,7 @@ impl Gpu {
         if let Some(loaded) = self.loaded(module, name) {
             return Ok(loaded);
         }
+        let _outside = outside_calls();
         // Threads that need the same code wait for the first.
         let unit = (module, compiler::is_selectable(module).then(|| name.to_owned()));
         let lock = {

@@ -10,6 +10,7 @@ mod constants;
 mod exchange;
 mod sums;
 
+pub use super::cuda::PeerCall;
 pub use exchange::{Neighbour, PeerExchange, PeerInbox, RowPlaces, UsedElements};
 pub use sums::{PeerSums, SumsTable};
 
@@ -78,6 +79,12 @@ impl PeerGroup {
     /// Device of a part.
     pub fn device(&self, rank: usize) -> Device {
         Device::Cuda(self.gpus[rank])
+    }
+
+    /// Begins a call in which kernels of the GPUs wait for each other. It waits for the end of
+    /// another one of the process.
+    pub fn call(&self) -> PeerCall {
+        self.gpus[0].peer_call()
     }
 
     /// Ends the present and all later waits.
