@@ -70,10 +70,9 @@ const VARIANTS: [Variant; 4] = [
     },
 ];
 
-/// Kernel files with modules that few products need, and the words of their names.
+/// Start of the line with the words of the names of modules that few products need.
 /// [`nvcc::MODULES`] may leave them out.
-const RARE: [(&str, &[&str]); 2] =
-    [("psell_spmv", &["bf16", "f16", "f32", "scaled"]), ("psell_spmm", &["bf16", "f16", "f32"])];
+const RARE: &str = "// Rare: ";
 
 /// A variant of modules.
 struct Variant {
@@ -171,15 +170,15 @@ fn sources(out: &Path) -> Result<Vec<KernelModule>, Box<dyn Error>> {
         let text = fs::read_to_string(&path)?;
         let endings = modules(file, &text)?;
         let selectable = text.lines().any(|line| line == SELECTABLE);
+        let rare: Vec<String> = declared(RARE, &text).into_iter().map(str::to_owned).collect();
         let text = splice::splice(&format!("{file}.cu"), &text, &headers)?;
         for (ending, definitions) in endings {
             let name = format!("{file}{ending}");
             let text = format!("{definitions}{text}");
             let source = out.join(format!("{name}.cu"));
             fs::write(&source, &text)?;
-            let rare = RARE.iter().find(|(rare, _)| *rare == file).map_or(&[][..], |rare| rare.1);
             all.push(KernelModule {
-                rare: ending.split('_').any(|word| rare.contains(&word)),
+                rare: ending.split('_').any(|word| rare.iter().any(|rare| rare == word)),
                 selectable,
                 name,
                 hash: format!("{:032x}", xxh3_128(text.as_bytes())),

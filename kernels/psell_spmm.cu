@@ -2,6 +2,7 @@
 //
 // Modules: plain, coded, same, bf16, f16, f32.
 // Variants: streamed.
+// Rare: bf16, f16, f32.
 // Selectable: one kernel at a time.
 
 #include "common.cuh"

@@ -2,6 +2,7 @@
 //
 // Modules: plain, coded, same, bf16, f16, f32.
 // Variants: scaled, streamed, evict_first, shared.
+// Rare: bf16, f16, f32, scaled.
 // Selectable: one kernel at a time.
 
 #include "common.cuh"

@@ -233,12 +233,12 @@ impl Analysis {
         sort.tally(first.touches as usize, field(found, offset_of!(KernelCounts, distances)))?;
         let rows = RowStats::from_histogram(a.ncols, first.histogram(a, listed)?, first.changes);
         let mut probes = Probes::default();
-        (formats.probe)(Sampler::Gpu(a), &rows, &mut probes)?;
+        (formats.probe)(Sampler::Gpu(a), &rows, None, &mut probes)?;
         let distances = a.read(found)?.distances;
         let reuse = Reuse::of_classes(&distances, &sampling);
         let contiguity = first.contiguity(a.nnz());
         let structure = Structure::new(contiguity, first.values::<T>(), reuse);
-        (formats.probe_structured)(Sampler::Gpu(a), &rows, &structure, &mut probes)?;
+        (formats.probe)(Sampler::Gpu(a), &rows, Some(&structure), &mut probes)?;
         let slices = SortedSlices::of_sums(&first.slices);
         Ok(Self { rows, row_lengths: Vec::new(), slices, structure, probes })
     }

@@ -126,7 +126,7 @@ impl Analysis {
                 rows = RowStats::from_histogram(a.ncols(), pass.histogram, pass.changes);
                 (row_lengths, slices) = (pass.row_lengths, pass.slices);
                 let sampler = Sampler::Host(a.columns());
-                (formats.probe)(sampler, &rows, &mut probes).expect(BORROWED);
+                (formats.probe)(sampler, &rows, None, &mut probes).expect(BORROWED);
             },
             &mut || contiguity = Contiguity::of(a.columns()),
             &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
@@ -134,7 +134,7 @@ impl Analysis {
         ]);
         let structure = Structure::new(contiguity, values, reuse);
         let sampler = Sampler::Host(a.columns());
-        (formats.probe_structured)(sampler, &rows, &structure, &mut probes).expect(BORROWED);
+        (formats.probe)(sampler, &rows, Some(&structure), &mut probes).expect(BORROWED);
         Self { rows, row_lengths, slices, structure, probes }
     }
 

@@ -23,13 +23,11 @@ impl<P: Any + Debug + PartialEq + Send + Sync> Probe for P {
     }
 }
 
-/// Functions that measure what all storage formats need of a matrix.
+/// Function that measures what all storage formats need of a matrix, without its structure while
+/// that is measured, and with it.
 pub(crate) struct FormatProbes {
-    /// Measures at the same time as the structure.
-    pub(crate) probe: fn(Sampler<'_>, &RowStats, &mut Probes) -> Result<(), Error>,
-    /// Measures with knowledge of the structure.
-    pub(crate) probe_structured:
-        fn(Sampler<'_>, &RowStats, &Structure, &mut Probes) -> Result<(), Error>,
+    pub(crate) probe:
+        fn(Sampler<'_>, &RowStats, Option<&Structure>, &mut Probes) -> Result<(), Error>,
 }
 
 impl Probes {

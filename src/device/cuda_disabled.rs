@@ -1,4 +1,5 @@
-//! Build without GPU support. Its types are uninhabited; names and signatures are those of `cuda/`.
+//! Build without GPU support. Its types are uninhabited, and used by the names that they have in
+//! `cuda/`; signatures are those there.
 
 use super::{DeviceSpec, GpuRuntime, Launch, Module, Ptr};
 use crate::Error;
@@ -7,6 +8,12 @@ use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
+
+pub(crate) use self::{
+    NoBuffer as Buffer, NoKernel as Kernel, NoPinned as Pinned, NoQueue as Queue,
+    NoRecording as Recording,
+};
+pub use self::{NoGpu as Gpu, NoPeerCall as PeerCall};
 
 /// The reason why no GPU is used.
 pub(super) const REASON: &str =
@@ -17,7 +24,7 @@ pub(super) const KERNELS: &str = "none";
 
 /// A GPU. This build has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gpu {}
+pub enum NoGpu {}
 
 /// Reports that nothing is used.
 pub(super) fn runtime() -> GpuRuntime {
@@ -37,16 +44,16 @@ pub(super) fn open(_: usize) -> Result<Gpu, String> {
 
 /// A call in which kernels wait for other GPUs.
 #[derive(Debug)]
-pub enum PeerCall {}
+pub enum NoPeerCall {}
 
-impl PeerCall {
+impl NoPeerCall {
     /// Runs a part of the call on this thread.
     pub fn run<R>(&self, _: impl FnOnce() -> R) -> R {
         match *self {}
     }
 }
 
-impl Gpu {
+impl NoGpu {
     /// Device ordinal.
     #[doc(hidden)]
     pub fn ordinal(&self) -> usize {
@@ -225,7 +232,7 @@ impl Gpu {
     }
 }
 
-impl Display for Gpu {
+impl Display for NoGpu {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {}
     }
@@ -233,12 +240,12 @@ impl Display for Gpu {
 
 /// Device memory.
 #[derive(Debug)]
-pub(crate) struct Buffer<T> {
+pub(crate) struct NoBuffer<T> {
     never: Gpu,
     _elements: PhantomData<T>,
 }
 
-impl<T: Copy> Buffer<T> {
+impl<T: Copy> NoBuffer<T> {
     pub(crate) fn gpu(&self) -> Gpu {
         self.never
     }
@@ -283,12 +290,12 @@ impl<T: Copy> Buffer<T> {
 
 /// Page-locked host memory.
 #[derive(Debug)]
-pub(crate) struct Pinned<T> {
+pub(crate) struct NoPinned<T> {
     never: Gpu,
     _elements: PhantomData<T>,
 }
 
-impl<T: Copy> Pinned<T> {
+impl<T: Copy> NoPinned<T> {
     pub(crate) fn start(&self) -> *mut T {
         match self.never {}
     }
@@ -304,11 +311,11 @@ impl<T: Copy> Pinned<T> {
 
 /// An in-order queue of GPU work: a CUDA stream.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct NoQueue {
     never: Gpu,
 }
 
-impl Queue {
+impl NoQueue {
     pub(crate) fn gpu(&self) -> Gpu {
         self.never
     }
@@ -389,11 +396,11 @@ impl Queue {
 
 /// A captured graph, ready to be launched.
 #[derive(Debug)]
-pub(crate) struct Recording {
+pub(crate) struct NoRecording {
     never: Gpu,
 }
 
-impl Recording {
+impl NoRecording {
     /// Enqueues the captured work.
     pub(crate) fn launch(&self, _: &Queue) -> Result<(), Error> {
         match self.never {}
@@ -402,11 +409,11 @@ impl Recording {
 
 /// A compiled kernel.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kernel {
+pub(crate) struct NoKernel {
     never: Gpu,
 }
 
-impl Kernel {
+impl NoKernel {
     /// Enqueues a launch, or nothing if the grid has no blocks.
     pub(crate) unsafe fn launch(&self, _: &Queue, _: Launch) -> Result<(), Error> {
         match self.never {}

@@ -10,9 +10,23 @@ use crate::memory::try_zeroed;
 use crate::parallel::map_each;
 use crate::{Error, Precision, Scalar};
 use bytemuck::Zeroable;
+use std::fmt::Debug;
 
 /// Bytes that can be read behind the last value of a packed matrix: the rest of a vector.
 const SLACK: usize = 64;
+
+/// Encoding of values that a plan asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueEncoding {
+    /// In the matrix's own type.
+    Plain,
+    /// As codes of a dictionary if there are at most 256 values, not at all if there is one,
+    /// otherwise in the matrix's own type.
+    Packed,
+    /// In a narrower precision if it holds all of them exactly, otherwise in the matrix's own type.
+    /// Products are computed in the matrix's own type.
+    Narrow(Precision),
+}
 
 /// Encoder of the values of a matrix.
 #[derive(Debug)]
@@ -223,7 +237,7 @@ impl ValueStorage {
 }
 
 /// A matrix in host memory whose values may be stored in fewer bytes or as codes.
-pub(crate) trait EncodedHost<T> {
+pub(crate) trait EncodedHost<T>: Debug {
     /// Storage of the values.
     fn storage(&self) -> ValueStorage;
 
@@ -248,7 +262,7 @@ pub(crate) trait EncodedHost<T> {
 pub(crate) type Numbers<N> = (Ptr<N>, usize);
 
 /// A matrix in GPU memory whose values may be stored in fewer bytes or as codes.
-pub(crate) trait EncodedDevice<T> {
+pub(crate) trait EncodedDevice<T>: Debug {
     /// Storage of the values.
     fn storage(&self) -> ValueStorage;
 

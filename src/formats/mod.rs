@@ -20,6 +20,7 @@ mod encoded;
 pub mod hyb;
 pub mod jds;
 mod plan_text;
+mod properties;
 pub mod psell;
 mod registry;
 mod resident;
@@ -31,6 +32,7 @@ mod spmm;
 pub mod tiles;
 mod units;
 mod update;
+mod value_arrays;
 mod values;
 mod work;
 
@@ -39,15 +41,18 @@ pub(crate) use chunks::{chunk_rows, chunks};
 #[doc(hidden)]
 pub use costs::{Costs, KernelCosts};
 pub(crate) use device_vectors::DeviceVectors;
+pub use encoded::ValueEncoding;
 pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use plan_text::PlanArgs;
+pub(crate) use properties::PlanProperties;
 pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
 pub(crate) use spmm::{DeviceSpmm, HostSpmm, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
-pub(crate) use update::{Arrays, NoValueSlots, Updater};
+pub(crate) use update::Updater;
+pub(crate) use value_arrays::{Arrays, DeviceValueArrays, HostValueArrays, NoArrays, NoValueSlots};
 pub use work::Work;
 pub(crate) use work::{
     STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
@@ -86,6 +91,9 @@ pub(crate) trait Format: 'static {
     /// One spelling of every kind of plan, for help and for the conformance tests.
     const EXAMPLES: &'static [&'static str];
 
+    /// Kernels, by file and name, that only [`Format::probe`] uses.
+    const PROBE_KERNELS: &'static [(&'static str, &'static str)] = &[];
+
     /// Parses the arguments between the parentheses of a plan's spelling.
     fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
 
@@ -95,33 +103,20 @@ pub(crate) trait Format: 'static {
         crate::testing::any_example(Self::EXAMPLES)
     }
 
-    /// Adds what the format measures of a matrix itself, for its candidates and their work.
+    /// Adds what the format measures of a matrix itself, for its candidates and their work. It is
+    /// called twice: without the structure of columns and values while that is measured, and with
+    /// it.
     ///
     /// # Errors
     ///
     /// Errors of a GPU that has the matrix in its memory.
-    fn probe(_: Sampler<'_>, _: &RowStats, _: &mut Probes) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Adds what the format measures only with knowledge of the columns and values.
-    ///
-    /// # Errors
-    ///
-    /// As [`probe`](Self::probe).
-    fn probe_structured(
+    fn probe(
         _: Sampler<'_>,
         _: &RowStats,
-        _: &Structure,
+        _: Option<&Structure>,
         _: &mut Probes,
     ) -> Result<(), Error> {
         Ok(())
-    }
-
-    /// Kernel that measures a matrix in the memory of a GPU for the format itself, by module and
-    /// name.
-    fn probe_kernel() -> Option<(Module, String)> {
-        None
     }
 
     /// Candidate plans for a matrix on a kind of device, with thresholds by the costs.
@@ -141,44 +136,25 @@ pub(crate) trait Format: 'static {
 
     /// Kernel whose matrices are prepared like those of the plan, if the plan's own kernel was not
     /// measured and `measured` predicts its products. None if it is that one. `measured` is
-    /// empty if the [share of the bandwidth](Format::bandwidth_share) predicts them.
+    /// empty if the [share of the bandwidth](PlanProperties::bandwidth_share) predicts them.
     fn preparation(_: &Self::Plan, _: Target, _measured: &str) -> Option<&'static str> {
         None
     }
 
-    /// Reason why the format cannot hold the matrix under the plan, if an analysis shows it.
-    /// [`Format::work`] is then a lower bound, and packing is [`Error::PlanLimit`].
-    fn refusal(_: &Self::Plan, _: &Analysis) -> Option<String> {
-        None
-    }
-
-    /// Share of the device's copy bandwidth that a product reaches, for predictions by a profile
-    /// without the kernel. None if only measured coefficients predict the plan.
-    fn bandwidth_share(_: &Self::Plan, _: Target) -> Option<f64> {
-        None
+    /// Properties of a plan that its parameters decide.
+    fn properties(_: &Self::Plan) -> PlanProperties {
+        PlanProperties::default()
     }
 
     /// Bounds of the bytes that [`Format::work`] states, as multiples of the bytes that are packed.
     /// `1.0..=1.0` if they are equal.
-    fn estimate_bounds(_: &Self::Plan, _: &Analysis) -> RangeInclusive<f64> {
-        1.0..=1.0
-    }
-
-    /// True if every SpMV gives the same bits, on every device.
-    fn deterministic(_: &Self::Plan) -> bool {
-        true
-    }
-
-    /// True if the values are one array in the order of the entries.
-    fn keeps_order(_: &Self::Plan) -> bool {
-        false
-    }
-
-    /// True if a plan may be chosen for such a device: its SpMV is only enqueued there, without
-    /// waiting, in no more launches than it needs, and is the fastest of some matrices. Other plans
-    /// are used only on request.
-    fn eligible(_: &Self::Plan, _: Target) -> bool {
-        true
+    ///
+    /// # Errors
+    ///
+    /// Reason why the format cannot hold the matrix, if the analysis shows it. [`Format::work`] is
+    /// then a lower bound, and packing is [`Error::PlanLimit`].
+    fn estimate_bounds(_: &Self::Plan, _: &Analysis) -> Result<RangeInclusive<f64>, String> {
+        Ok(1.0..=1.0)
     }
 
     /// Plan for SpMM with a matrix, if the format has kernels for it on such a device.
@@ -210,11 +186,6 @@ pub(crate) trait Format: 'static {
         Vec::new()
     }
 
-    /// True if a GPU packs a matrix itself, from CSR in its memory.
-    fn packs_on_device(_: &Self::Plan) -> bool {
-        false
-    }
-
     /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
     ///
     /// # Errors
@@ -243,15 +214,9 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// [`Error::HostMemory`].
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
 
-    /// Arrays with the values, which are zero in slots without an entry; or the reason why there
-    /// are none.
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
-        Err(NoValueSlots::NO_VALUE_SLOTS)
-    }
-
-    /// Values that are stored in fewer bytes or as codes, if the format has such values.
-    fn encoded_mut(&mut self) -> Option<&mut dyn EncodedHost<T>> {
-        None
+    /// Arrays with the values, which are zero in slots without an entry; or what there is instead.
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
+        Err(NoValueSlots::NO_VALUE_SLOTS.into())
     }
 
     /// Changes to another plan that uses the same arrays. False if there is
@@ -283,7 +248,7 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     fn matrix_bytes(&self) -> u64;
 
     /// Copies the packed matrix to a GPU. A format without GPU kernels keeps the default, which
-    /// returns an error, and its plans are not [eligible](Format::eligible) there.
+    /// returns an error, and its plans are not [eligible](PlanProperties::eligible_on_gpu) there.
     ///
     /// # Errors
     ///
@@ -350,13 +315,8 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
 
     /// The same arrays as [`HostMatrix::values_mut`], with their lengths.
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
-        Err(NoValueSlots::NO_VALUE_SLOTS)
-    }
-
-    /// As [`HostMatrix::encoded_mut`].
-    fn encoded(&self) -> Option<&dyn EncodedDevice<T>> {
-        None
+    fn values(&self) -> DeviceValueArrays<'_, T> {
+        Err(NoValueSlots::NO_VALUE_SLOTS.into())
     }
 
     /// SpMM with the matrix on its GPU, if the format has kernels for it.

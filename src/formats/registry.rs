@@ -69,24 +69,22 @@ macro_rules! registry {
                 }
             }
 
+            /// Properties of the plan that its parameters decide.
+            pub(crate) fn properties(&self) -> PlanProperties {
+                match self { $(Self::$Format(plan) => $module::$Format::properties(plan)),+ }
+            }
+
             /// Bounds of the bytes of [`Plan::work`], as multiples of the bytes that are packed.
-            #[doc(hidden)]
-            pub fn estimate_bounds(&self, analysis: &Analysis) -> RangeInclusive<f64> {
+            ///
+            /// # Errors
+            ///
+            /// Reason why no matrix with this analysis can be packed under this plan.
+            pub(crate) fn estimate_bounds(
+                &self,
+                analysis: &Analysis,
+            ) -> Result<RangeInclusive<f64>, String> {
                 match self {
                     $(Self::$Format(plan) => $module::$Format::estimate_bounds(plan, analysis)),+
-                }
-            }
-
-            /// Reason why no matrix with this analysis can be packed under this plan, if any.
-            #[doc(hidden)]
-            pub fn refusal(&self, analysis: &Analysis) -> Option<String> {
-                match self { $(Self::$Format(plan) => $module::$Format::refusal(plan, analysis)),+ }
-            }
-
-            /// Share of the copy bandwidth that predicts a product if no profile has the kernel.
-            pub(crate) fn bandwidth_share(&self, on: Target) -> Option<f64> {
-                match self {
-                    $(Self::$Format(plan) => $module::$Format::bandwidth_share(plan, on)),+
                 }
             }
 
@@ -102,22 +100,6 @@ macro_rules! registry {
                         $module::$Format::kernels::<T>(plan, analysis, bytes, gpu)
                     }),+
                 }
-            }
-
-            /// True if every SpMV under this plan gives the same bits, on every device.
-            pub fn is_deterministic(&self) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::deterministic(plan)),+ }
-            }
-
-            /// True if packed values are in the order of the entries, in one array.
-            pub(crate) fn keeps_order(&self) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::keeps_order(plan)),+ }
-            }
-
-            /// True if the plan may be chosen for such a device, and is not only used on request.
-            #[doc(hidden)]
-            pub fn is_eligible(&self, on: Target) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::eligible(plan, on)),+ }
             }
 
             /// Plan for SpMM with a matrix: of the first format that has kernels for it.
@@ -174,11 +156,6 @@ macro_rules! registry {
                 }
             }
 
-            /// True if a GPU packs a matrix itself, from CSR in its memory.
-            pub(crate) fn packs_on_device(&self) -> bool {
-                match self { $(Self::$Format(plan) => $module::$Format::packs_on_device(plan)),+ }
-            }
-
             /// Packs a matrix in GPU memory, on that GPU. None if only the host can pack it.
             pub(crate) fn pack_on_device<T: Scalar>(
                 &self,
@@ -214,19 +191,16 @@ macro_rules! registry {
 
         /// Measurements that the formats make of a matrix themselves.
         const PROBES: FormatProbes = FormatProbes {
-            probe: |a, rows, probes| {
-                $($module::$Format::probe(a, rows, probes)?;)+
-                Ok(())
-            },
-            probe_structured: |a, rows, structure, probes| {
-                $($module::$Format::probe_structured(a, rows, structure, probes)?;)+
+            probe: |a, rows, structure, probes| {
+                $($module::$Format::probe(a, rows, structure, probes)?;)+
                 Ok(())
             },
         };
 
         /// Kernels that measure a matrix in the memory of a GPU for the formats themselves.
         fn probe_kernels() -> impl Iterator<Item = (Module, String)> {
-            [$($module::$Format::probe_kernel()),+].into_iter().flatten()
+            let kernels = [$($module::$Format::PROBE_KERNELS),+].into_iter().flatten();
+            kernels.map(|&(file, name)| (file.into(), name.to_owned()))
         }
 
         impl Display for Plan {

@@ -1,6 +1,6 @@
 //! A packed matrix, resident in host memory or in GPU memory.
 
-use super::{DeviceMatrix, HostMatrix, Plan, Scaler, ValueStorage};
+use super::{DeviceMatrix, HostMatrix, Plan, Scaler};
 use crate::device::{CsrSource, Device, DeviceVec, Gpu, Queue, Residency, Scaling, Stream};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
@@ -34,7 +34,7 @@ impl<T: Scalar> ResidentMatrix<T> {
         /// Sum of rows and entries below which packing on the host takes less time than the
         /// launches on a GPU.
         const FEWEST: usize = 1 << 16;
-        plan.packs_on_device() && nrows + nnz >= FEWEST
+        plan.properties().packs_on_device && nrows + nnz >= FEWEST
     }
 
     /// Packs a matrix in GPU memory on that GPU. None if only the host can pack it.
@@ -173,14 +173,6 @@ impl<T: Scalar> ResidentMatrix<T> {
                 Err(Error::WrongDevice { what, expected, found })
             }
             None => Ok(()),
-        }
-    }
-
-    /// Storage of the values.
-    pub(crate) fn storage(&mut self) -> ValueStorage {
-        match self {
-            Self::Host(matrix) => matrix.encoded_mut().map_or(ValueStorage::Plain, |a| a.storage()),
-            Self::Gpu(_, matrix) => matrix.encoded().map_or(ValueStorage::Plain, |a| a.storage()),
         }
     }
 

@@ -9,46 +9,13 @@
 use super::encoded::{Narrowed, coded, narrowed};
 use super::resident::keep;
 use super::units::{PER_THREAD, Units};
-use super::{Access, Plan, ResidentMatrix, ValueStorage};
+use super::{Access, Arrays, NoArrays, NoValueSlots, Plan, ResidentMatrix, ValueStorage};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream, kernels};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar, memory};
 use std::sync::Arc;
-
-/// Arrays with the values of a packed matrix; slots are counted through both. The second may be
-/// empty.
-pub(crate) type Arrays<A> = [A; 2];
-
-/// Reason why a packed matrix has no such arrays, as a clause that completes
-/// [`Error::NotUpdatable`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoValueSlots(&'static str);
-
-impl NoValueSlots {
-    /// Default of formats that do not expose their values.
-    pub(crate) const NO_VALUE_SLOTS: Self =
-        Self("its format does not keep every value in a place of its own");
-    /// Values stored as codes, or as one value for all entries.
-    pub(crate) const CODED: Self =
-        Self("it keeps codes of the few values that there were, or only one for all entries");
-    /// A part of the values on another device.
-    pub(crate) const ON_HOST: Self = Self("a part of the matrix is in the memory of the host");
-    /// Range unknown without waiting, on a GPU.
-    const UNCHECKED: Self = Self(
-        "it stores them in fewer bytes or as codes, and those in the memory of the GPU cannot be \
-         checked on the way; `update_values` takes them from the host",
-    );
-    /// More distinct new values than codes.
-    const TOO_MANY_VALUES: Self =
-        Self("it keeps codes of values, which name no more than 256, and the new ones are more");
-    /// Different new values where one is stored for all entries.
-    const NOT_THE_SAME: Self =
-        Self("it keeps one for all entries, and the new ones are not all the same");
-    /// More slots than 32 bits can count.
-    const TOO_MANY: Self = Self("it has 2³² slots or more");
-}
 
 /// Replaces the values of one packed matrix.
 #[derive(Debug)]
@@ -127,12 +94,16 @@ impl Updater {
                 .ok_or_else(|| refused(NoValueSlots::TOO_MANY));
         }
         let gpu = match matrix {
-            ResidentMatrix::Host(matrix) => matrix.values_mut().map(|_| None),
-            ResidentMatrix::Gpu(gpu, matrix) => matrix.values().map(|_| Some(*gpu)),
+            ResidentMatrix::Host(matrix) => {
+                matrix.values_mut().map(|_| None).map_err(NoArrays::reason)
+            }
+            ResidentMatrix::Gpu(gpu, matrix) => {
+                matrix.values().map(|_| Some(*gpu)).map_err(NoArrays::reason)
+            }
         };
         let gpu = gpu.map_err(refused)?;
         let slots = match matrix {
-            _ if plan.keeps_order() => None,
+            _ if plan.properties().keeps_order => None,
             ResidentMatrix::Host(matrix) if edited => {
                 let access =
                     matrix.access().ok_or_else(|| refused(NoValueSlots::NO_VALUE_SLOTS))?;
@@ -403,7 +374,7 @@ fn slots<T: Scalar>(
     drop(numbered);
     let arrays = match packed.values_mut() {
         Ok(arrays) => arrays,
-        Err(reason) => return Ok(Err(reason)),
+        Err(instead) => return Ok(Err(instead.reason())),
     };
     if arrays.iter().map(|array| array.len() as u64).sum::<u64>() >= u64::from(NONE) {
         return Ok(Err(NoValueSlots::TOO_MANY));

@@ -77,7 +77,7 @@ impl SparseOpBuilder {
     ) -> ((Analysis, f64), Option<CsrSource<T>>) {
         let analyze = || timed(|| formats::analyze(a));
         let packs_on_device = match &self.tuning {
-            Tuning::Fixed(plan) => plan.packs_on_device(),
+            Tuning::Fixed(plan) => plan.properties().packs_on_device,
             _ => true,
         };
         if a.nnz() < SHARED || !packs_on_device || self.device == Some(Device::Cpu) {

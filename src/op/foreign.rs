@@ -75,7 +75,7 @@ impl SparseOpBuilder {
     /// packs, too, for arrays that are not those of a matrix, and where the GPU fails.
     fn analyzed_on_gpu<T: Scalar>(&self, a: &ForeignCsr<T>) -> Option<(CsrSource<T>, Analysis)> {
         let packs_on_device = match &self.tuning {
-            Tuning::Fixed(plan) => plan.packs_on_device(),
+            Tuning::Fixed(plan) => plan.properties().packs_on_device,
             _ => true,
         };
         let (Device::Cuda(gpu), (nrows, _)) = (a.device(), a.shape()) else { return None };

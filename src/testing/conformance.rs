@@ -95,7 +95,7 @@ pub(super) fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
 /// Checks that the bytes of a packed matrix are those predicted, within the format's bounds.
 fn check_bytes(found: u64, plan: &Plan, analysis: &Analysis, scalar: ScalarKind, context: &str) {
     let estimated = plan.work(analysis, scalar).matrix_bytes;
-    let bounds = plan.estimate_bounds(analysis);
+    let bounds = plan.estimate_bounds(analysis).unwrap();
     assert!(
         (bounds.start() * found as f64..=bounds.end() * found as f64).contains(&(estimated as f64)),
         "{estimated} bytes were estimated, {found} were found: {context}"

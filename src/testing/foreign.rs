@@ -128,7 +128,7 @@ fn columns_and_values_of_a_gpu_stay_there() {
             let op = arrays.build(&builder, &stream, &a, false);
             let copied = copied_bytes() - before;
             eprintln!("{spec}, {tuning:?}, {}: {} kB come back", op.plan(), copied / 1000);
-            if op.plan().packs_on_device() {
+            if op.plan().properties().packs_on_device {
                 let columns = size_of_val(a.col_idx()) as u64;
                 assert!(copied < columns / 3, "{spec}, {tuning:?}: {copied} of {columns} bytes");
             }

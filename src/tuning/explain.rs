@@ -5,8 +5,7 @@ use super::prediction::Prediction;
 use super::scale::Scale;
 use crate::analysis::RowStats;
 use crate::device::Residency;
-use crate::formats::psell::ValueEncoding;
-use crate::formats::{FormatKind, Plan};
+use crate::formats::{FormatKind, Plan, ValueEncoding};
 use std::fmt::{self, Display};
 
 /// Times of the preparation of an operator, in seconds.
@@ -197,7 +196,7 @@ impl Explanation<'_> {
     /// Precisions of rounded and of stored values, if different from their own type.
     fn values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Request { scalar, value_precision, .. } = self.decision.request;
-        match (value_precision, self.decision.plan.value_encoding()) {
+        match (value_precision, self.decision.plan.properties().values) {
             (None, ValueEncoding::Narrow(precision)) => {
                 writeln!(f, "values   stored exactly in {precision}, multiplied in {scalar}")
             }

@@ -33,7 +33,7 @@ impl Profile {
         work: &Work,
     ) -> Option<Coefficients> {
         let on = Target::of(&self.device);
-        let bandwidth = plan.bandwidth_share(on)? * self.ceilings.copy_bandwidth?;
+        let bandwidth = plan.properties().bandwidth_share? * self.ceilings.copy_bandwidth?;
         let plain = self.coefficients(scalar, Plan::Csr(csr::CsrPlan::Scalar).kernel(on))?;
         let slots = work.slots.saturating_add(work.tail).max(1);
         let slot = work.bytes() as f64 / slots as f64 * 1e9 / bandwidth;
@@ -60,7 +60,7 @@ mod tests {
                 let (name, profile) = Profile::builtin_for(&device);
                 let mut profile = (*profile).clone();
                 let on = Target::of(&profile.device);
-                let Some(share) = plan.bandwidth_share(on) else { continue };
+                let Some(share) = plan.properties().bandwidth_share else { continue };
                 let kernels = profile.coefficients.get_mut(&ScalarKind::F64).unwrap();
                 kernels.remove(plan.kernel(on));
                 let work = Work { matrix_bytes: 1_000_000, slots: 125_000, ..Work::default() };

@@ -25,9 +25,10 @@ pub(super) fn park() {
     end();
 }
 
-pub(super) struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
+pub(super) struct LoomCell<T>(loom::cell::UnsafeCell<T>);
+pub(super) use LoomCell as UnsafeCell;
 
-impl<T> UnsafeCell<T> {
+impl<T> LoomCell<T> {
     pub(super) fn new(value: T) -> Self {
         Self(loom::cell::UnsafeCell::new(value))
     }

@@ -9,7 +9,7 @@ use crate::device::{
     BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
 };
 use crate::formats::values::is_equal;
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoValueSlots};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, NoValueSlots};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -328,13 +328,13 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
         self.to_host()?.unpack()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+    fn values(&self) -> DeviceValueArrays<'_, T> {
         self.arrays
             .near
             .plain()
             .zip(self.arrays.far.plain())
             .map(<[_; 2]>::from)
-            .ok_or(NoValueSlots::CODED)
+            .ok_or(NoValueSlots::CODED.into())
     }
 
     fn device_bytes(&self) -> u64 {

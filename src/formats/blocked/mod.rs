@@ -58,8 +58,8 @@ pub use plan::BlockedPlan;
 
 use super::values::{SlotValues, is_equal, without_same};
 use super::{
-    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
-    megabytes, vector_bytes,
+    Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, NoValueSlots, PlanArgs,
+    PlanProperties, Target, Work, megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
 use crate::device::{CsrSource, Gpu, Module};
@@ -106,12 +106,13 @@ impl Format for Blocked {
         BlockedPlan::parse(args)
     }
 
-    fn probe_structured(
+    fn probe(
         a: Sampler<'_>,
         rows: &RowStats,
-        structure: &Structure,
+        structure: Option<&Structure>,
         probes: &mut Probes,
     ) -> Result<(), Error> {
+        let Some(structure) = structure else { return Ok(()) };
         if let Some(blocking) = Blocking::new(a, rows, structure)? {
             probes.add(blocking);
         }
@@ -183,9 +184,9 @@ impl Format for Blocked {
         }
     }
 
-    fn estimate_bounds(_: &BlockedPlan, _: &Analysis) -> RangeInclusive<f64> {
+    fn estimate_bounds(_: &BlockedPlan, _: &Analysis) -> Result<RangeInclusive<f64>, String> {
         // The entries of a tile in a small matrix are estimated from sizes alone.
-        0.5..=8.0
+        Ok(0.5..=8.0)
     }
 
     fn kernel(plan: &BlockedPlan, _: Target) -> &'static str {
@@ -215,8 +216,8 @@ impl Format for Blocked {
         packing.into_iter().chain(cuda::expected_kernels::<T>(plan, analysis, bytes, gpu)).collect()
     }
 
-    fn packs_on_device(_: &BlockedPlan) -> bool {
-        true
+    fn properties(_: &BlockedPlan) -> PlanProperties {
+        PlanProperties { packs_on_device: true, ..PlanProperties::default() }
     }
 
     fn pack_on_device<T: Scalar>(
@@ -475,10 +476,10 @@ impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
         Ok(unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) })
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         match (&mut self.near.values, &mut self.far.values) {
             (SlotValues::Plain(near), SlotValues::Plain(far)) => Ok([near, far]),
-            _ => Err(NoValueSlots::CODED),
+            _ => Err(NoValueSlots::CODED.into()),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::device::{
     BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
 };
 use crate::formats::device_rows::TailArrays;
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoValueSlots};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -144,10 +144,10 @@ impl<T: Scalar> SegmentedSum<T> {
 /// A COO matrix in GPU memory.
 #[derive(Debug)]
 pub(super) struct DeviceCoo<T> {
+    gpu: Gpu,
     entries: Entries<T>,
-    /// True if `y` must be cleared first, because the kernel does not write every row, or adds to
-    /// it.
-    clear: bool,
+    /// True if every row has an entry.
+    reaches_every_row: bool,
     sum: Sum<T>,
 }
 
@@ -158,29 +158,35 @@ enum Sum<T> {
     Atomic(Kernel),
 }
 
+impl<T: Scalar> Sum<T> {
+    fn of(plan: CooPlan, entries: &Entries<T>, gpu: Gpu) -> Result<Self, Error> {
+        let residency = entries.residency;
+        Ok(match plan {
+            CooPlan::Segments => {
+                let sum = SegmentedSum::new(entries.values.len(), gpu, "coo", residency)?;
+                Self::Segments(Box::new(sum))
+            }
+            CooPlan::Atomic => {
+                let module = Module::of(FILE, residency);
+                Self::Atomic(gpu.kernel(module, &format!("coo_atomic_{}", T::KIND))?)
+            }
+        })
+    }
+}
+
 impl<T: Scalar> DeviceCoo<T> {
     pub(super) fn new(host: &HostCoo<T>, gpu: Gpu) -> Result<Self, Error> {
         let residency = Residency::of::<T>(gpu, host.matrix_bytes(), (host.nrows, host.ncols));
-        let sum = match host.plan {
-            CooPlan::Segments => Sum::Segments(Box::new(SegmentedSum::new(
-                host.values.len(),
-                gpu,
-                "coo",
-                residency,
-            )?)),
-            CooPlan::Atomic => {
-                let module = Module::of(FILE, residency);
-                Sum::Atomic(gpu.kernel(module, &format!("coo_atomic_{}", T::KIND))?)
-            }
-        };
-        let clear = host.plan == CooPlan::Atomic || !host.reaches_every_row();
-        Ok(Self { entries: Entries::new(host, gpu, residency)?, clear, sum })
+        let entries = Entries::new(host, gpu, residency)?;
+        let sum = Sum::of(host.plan, &entries, gpu)?;
+        Ok(Self { gpu, entries, reaches_every_row: host.reaches_every_row(), sum })
     }
 }
 
 impl<T: Scalar> DeviceMatrix<T> for DeviceCoo<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
-        if self.clear {
+        // The kernel adds to `y`, or does not write every row.
+        if matches!(self.sum, Sum::Atomic(_)) || !self.reaches_every_row {
             // SAFETY: `y` has `nrows` elements.
             unsafe { queue.clear(y, self.entries.nrows)? };
         }
@@ -204,11 +210,17 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCoo<T> {
         }
     }
 
+    fn change_plan(&mut self, plan: &Plan) -> Result<bool, Error> {
+        let Plan::Coo(plan) = plan else { return Ok(false) };
+        self.sum = Sum::of(*plan, &self.entries, self.gpu)?;
+        Ok(true)
+    }
+
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         self.entries.to_host()?.unpack()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+    fn values(&self) -> DeviceValueArrays<'_, T> {
         Ok([(self.entries.values.ptr(), self.entries.values.len()), (Ptr::NULL, 0)])
     }
 

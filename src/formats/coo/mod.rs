@@ -26,8 +26,8 @@ mod cuda;
 pub(crate) use cuda::DeviceTail;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
-    megabytes, millions, slot_bytes, vector_bytes,
+    Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
+    Target, Work, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -112,17 +112,18 @@ impl Format for Coo {
         }
     }
 
-    fn eligible(_: &CooPlan, on: Target) -> bool {
+    fn properties(plan: &CooPlan) -> PlanProperties {
         // On an H200 it was the fastest deterministic plan of none of 970 matrices.
-        on == Target::Cpu
+        PlanProperties {
+            deterministic: *plan == CooPlan::Segments,
+            keeps_order: true,
+            eligible_on_gpu: false,
+            ..PlanProperties::default()
+        }
     }
 
     fn estimate_us(_: &CooPlan, analysis: &Analysis, work: &Work) -> f64 {
         6.0 + 0.3 * megabytes(work) + 5.6 * millions(analysis.rows.nrows as u64)
-    }
-
-    fn keeps_order(_: &CooPlan) -> bool {
-        true
     }
 
     fn kernel(plan: &CooPlan, on: Target) -> &'static str {
@@ -130,10 +131,6 @@ impl Format for Coo {
             (CooPlan::Atomic, Target::Gpu) => "coo.atomic",
             _ => "coo",
         }
-    }
-
-    fn deterministic(plan: &CooPlan) -> bool {
-        *plan == CooPlan::Segments
     }
 
     fn pack<T: Scalar>(plan: &CooPlan, a: CsrView<'_, T>) -> Result<HostCoo<T>, Error> {
@@ -253,6 +250,12 @@ impl<T: Scalar> HostMatrix<T> for HostCoo<T> {
         Ok(unsafe { CsrMatrix::new_unchecked(self.nrows, self.ncols, row_ptr, col_idx, values) })
     }
 
+    fn change_plan(&mut self, plan: &super::Plan) -> Result<bool, Error> {
+        let super::Plan::Coo(plan) = plan else { return Ok(false) };
+        self.plan = *plan;
+        Ok(true)
+    }
+
     fn access(&self) -> Option<&dyn Access<T>> {
         Some(self)
     }
@@ -261,7 +264,7 @@ impl<T: Scalar> HostMatrix<T> for HostCoo<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         Ok([&mut self.values, &mut []])
     }
 

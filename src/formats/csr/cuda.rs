@@ -7,7 +7,7 @@ use crate::device::{
     BLOCK, Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
     kernels,
 };
-use crate::formats::{Arrays, DeviceMatrix, NoValueSlots, row_products};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
 use std::sync::Arc;
@@ -320,7 +320,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
         Ok(unsafe { CsrMatrix::new_unchecked(*nrows, *ncols, row_ptr, col_idx, values.to_vec()?) })
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+    fn values(&self) -> DeviceValueArrays<'_, T> {
         let values = &self.matrix.values;
         Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)])
     }

@@ -24,8 +24,8 @@ mod cuda;
 mod spmm;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, HostSpmm, NoValueSlots, PlanArgs,
-    Target, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Costs, DeviceMatrix, Format, HostMatrix, HostSpmm, HostValueArrays, PlanArgs,
+    PlanProperties, Target, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Sampler};
 use crate::device::cpu::{first_at_least, partition};
@@ -148,8 +148,8 @@ impl Format for Csr {
         }
     }
 
-    fn keeps_order(_: &CsrPlan) -> bool {
-        true
+    fn properties(_: &CsrPlan) -> PlanProperties {
+        PlanProperties { keeps_order: true, packs_on_device: true, ..PlanProperties::default() }
     }
 
     fn spmm_plan(_: &Analysis, on: Target) -> Option<CsrPlan> {
@@ -201,10 +201,6 @@ impl Format for Csr {
             col_idx: try_copied(a.col_idx())?,
             values: try_copied(a.values())?,
         })
-    }
-
-    fn packs_on_device(_: &CsrPlan) -> bool {
-        true
     }
 
     fn pack_on_device<T: Scalar>(
@@ -338,7 +334,7 @@ impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         Ok([&mut self.values, &mut []])
     }
 

@@ -2,7 +2,7 @@
 
 use super::HostDia;
 use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels};
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoValueSlots, row_products};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -71,7 +71,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceDia<T> {
         host.unpack()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+    fn values(&self) -> DeviceValueArrays<'_, T> {
         Ok([(self.values.ptr(), self.values.len()), (Ptr::NULL, 0)])
     }
 

@@ -29,18 +29,19 @@ mod cuda;
 mod offsets;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
-    chain_us, megabytes, vector_bytes,
+    Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
+    Target, Work, chain_us, megabytes, vector_bytes,
 };
-use crate::analysis::{Analysis, Probes, RowStats, Sampler};
+use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{Gpu, Module, Residency};
+use crate::device::{Gpu, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::try_zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use cuda::DeviceDia;
 use offsets::{DiagonalCount, most_diagonals, offsets};
 use std::fmt::{self, Display};
+use std::ops::RangeInclusive;
 
 /// The DIA format.
 pub(crate) struct Dia;
@@ -70,29 +71,30 @@ impl Format for Dia {
     type Host<T: Scalar> = HostDia<T>;
 
     const EXAMPLES: &'static [&'static str] = &["dia"];
+    const PROBE_KERNELS: &'static [(&'static str, &'static str)] =
+        &[(offsets::FILE, offsets::KERNEL)];
 
     fn parse(_: &mut PlanArgs<'_>) -> Result<DiaPlan, Error> {
         Ok(DiaPlan)
     }
 
-    fn probe(a: Sampler<'_>, rows: &RowStats, probes: &mut Probes) -> Result<(), Error> {
-        probes.add(DiagonalCount::new(a, rows)?);
+    fn probe(
+        a: Sampler<'_>,
+        rows: &RowStats,
+        structure: Option<&Structure>,
+        probes: &mut Probes,
+    ) -> Result<(), Error> {
+        if structure.is_none() {
+            probes.add(DiagonalCount::new(a, rows)?);
+        }
         Ok(())
-    }
-
-    fn probe_kernel() -> Option<(Module, String)> {
-        Some((offsets::FILE.into(), offsets::KERNEL.to_owned()))
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, _: Target) -> Vec<DiaPlan> {
         let rows = &analysis.rows;
         let slots = DiagonalCount::of(analysis).at_least() as f64 * rows.nrows as f64;
         let padded = slots > CANDIDATE_PADDING * rows.nnz as f64;
-        if padded || Self::refusal(&DiaPlan, analysis).is_some() {
-            Vec::new()
-        } else {
-            vec![DiaPlan]
-        }
+        if padded || DiagonalCount::of(analysis).is_refused() { Vec::new() } else { vec![DiaPlan] }
     }
 
     fn work(_: &DiaPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
@@ -120,13 +122,15 @@ impl Format for Dia {
         measured.is_empty().then_some("ell")
     }
 
-    fn refusal(_: &DiaPlan, analysis: &Analysis) -> Option<String> {
-        let is_refused = DiagonalCount::of(analysis).is_refused();
-        is_refused.then(|| too_many(analysis.rows.nrows, analysis.rows.nnz as usize))
+    fn estimate_bounds(_: &DiaPlan, analysis: &Analysis) -> Result<RangeInclusive<f64>, String> {
+        if DiagonalCount::of(analysis).is_refused() {
+            return Err(too_many(analysis.rows.nrows, analysis.rows.nnz as usize));
+        }
+        Ok(1.0..=1.0)
     }
 
-    fn bandwidth_share(_: &DiaPlan, _: Target) -> Option<f64> {
-        Some(BANDWIDTH_SHARE)
+    fn properties(_: &DiaPlan) -> PlanProperties {
+        PlanProperties { bandwidth_share: Some(BANDWIDTH_SHARE), ..PlanProperties::default() }
     }
 
     fn estimate_us(_: &DiaPlan, _: &Analysis, work: &Work) -> f64 {
@@ -245,7 +249,7 @@ impl<T: Scalar> HostMatrix<T> for HostDia<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         Ok([&mut self.values, &mut []])
     }
 
@@ -322,7 +326,7 @@ mod tests {
         let a = CsrMatrix::try_new(n, n, (0..=n).collect(), cols, vec![1.0f32; n]).unwrap();
         let analysis = Analysis::of(a.view());
         assert!(Dia::candidates(&analysis, None, Target::Cpu).is_empty());
-        let reason = Dia::refusal(&DiaPlan, &analysis).unwrap();
+        let reason = Dia::estimate_bounds(&DiaPlan, &analysis).unwrap_err();
         assert!(reason.contains("more than 7 diagonals"), "{reason}");
         let refused = Dia::pack(&DiaPlan, a.view());
         assert!(matches!(refused, Err(Error::PlanLimit { message, .. }) if message == reason));

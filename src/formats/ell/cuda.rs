@@ -5,7 +5,7 @@ use crate::device::{
     Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels,
 };
 use crate::formats::device_rows::RowPacker;
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoValueSlots, row_products};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -136,7 +136,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceEll<T> {
         self.to_host()?.unpack()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+    fn values(&self) -> DeviceValueArrays<'_, T> {
         Ok([(self.values.ptr(), self.values.len()), (Ptr::NULL, 0)])
     }
 

@@ -23,8 +23,8 @@ mod cuda;
 pub(crate) use cuda::DeviceEll;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
-    chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
+    Target, Work, chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -109,8 +109,8 @@ impl Format for Ell {
         device_rows::kernels()
     }
 
-    fn packs_on_device(_: &EllPlan) -> bool {
-        device_rows::SUPPORTED
+    fn properties(_: &EllPlan) -> PlanProperties {
+        PlanProperties { packs_on_device: device_rows::SUPPORTED, ..PlanProperties::default() }
     }
 
     fn pack_on_device<T: Scalar>(
@@ -242,7 +242,7 @@ impl<T: Scalar> HostMatrix<T> for HostEll<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         Ok([&mut self.values, &mut []])
     }
 

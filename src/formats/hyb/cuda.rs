@@ -4,7 +4,7 @@ use super::{HostHyb, HybPlan, TailProcessor};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Residency, kernels};
 use crate::formats::coo::{DeviceTail, HostCoo};
 use crate::formats::ell::DeviceEll;
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoValueSlots};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, NoValueSlots};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 use std::sync::{Mutex, PoisonError};
@@ -184,14 +184,14 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceHyb<T> {
         HostHyb { plan: self.plan, ell, coo }.unpack()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+    fn values(&self) -> DeviceValueArrays<'_, T> {
         let [ell, _] = self.ell.values()?;
         match &self.tail {
             ResidentTail::Gpu(tail) => {
                 Ok([ell, tail.as_ref().map_or((Ptr::NULL, 0), DeviceTail::values)])
             }
             ResidentTail::Host(None) => Ok([ell, (Ptr::NULL, 0)]),
-            ResidentTail::Host(Some(_)) => Err(NoValueSlots::ON_HOST),
+            ResidentTail::Host(Some(_)) => Err(NoValueSlots::ON_HOST.into()),
         }
     }
 

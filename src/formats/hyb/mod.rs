@@ -28,8 +28,8 @@ mod width;
 pub use width::{Rule, Width, fastest};
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
-    chain_us,
+    Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
+    Target, Work, chain_us,
     coo::{self, HostCoo},
     ell::{self, HostEll},
     megabytes, millions,
@@ -142,9 +142,9 @@ impl Format for Hyb {
         8.5 + 0.125 * megabytes(work) + chain + rows + 2.5 * millions(work.tail)
     }
 
-    fn eligible(_: &HybPlan, on: Target) -> bool {
+    fn properties(_: &HybPlan) -> PlanProperties {
         // On an H200 it was the fastest plan of none of 970 matrices.
-        on == Target::Cpu
+        PlanProperties { eligible_on_gpu: false, ..PlanProperties::default() }
     }
 
     fn work(plan: &HybPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
@@ -214,7 +214,7 @@ impl<T: Scalar> HostMatrix<T> for HostHyb<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         let ([ell, _], [coo, _]) = (self.ell.values_mut()?, self.coo.values_mut()?);
         Ok([ell, coo])
     }

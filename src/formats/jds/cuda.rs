@@ -6,7 +6,7 @@ use crate::device::{
 };
 use crate::formats::coo::DeviceTail;
 use crate::formats::device_rows::{PackedRows, RowPacker, RowSlots};
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoValueSlots};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -244,7 +244,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceJds<T> {
         self.to_host()?.unpack()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+    fn values(&self) -> DeviceValueArrays<'_, T> {
         let tail = self.tail.as_ref().map_or((Ptr::NULL, 0), DeviceTail::values);
         Ok([(self.values.ptr(), self.values.len()), tail])
     }

@@ -33,8 +33,8 @@ pub use plan::{JdsLayout, JdsPlan, Launches, TailLength};
 pub use sections::{BoundaryMethod, Sectioning};
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
-    chain_us,
+    Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
+    Target, Work, chain_us,
     coo::{self, HostCoo},
     device_rows, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
 };
@@ -140,8 +140,12 @@ impl Format for Jds {
         }
     }
 
-    fn eligible(plan: &JdsPlan, on: Target) -> bool {
-        on == Target::Cpu || !matches!(plan.layout, JdsLayout::Sections(_, Launches::Each))
+    fn properties(plan: &JdsPlan) -> PlanProperties {
+        PlanProperties {
+            eligible_on_gpu: !matches!(plan.layout, JdsLayout::Sections(_, Launches::Each)),
+            packs_on_device: device_rows::SUPPORTED,
+            ..PlanProperties::default()
+        }
     }
 
     fn kernel(plan: &JdsPlan, on: Target) -> &'static str {
@@ -170,10 +174,6 @@ impl Format for Jds {
 
     fn kernels<T: Scalar>(_: &JdsPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
         device_rows::kernels()
-    }
-
-    fn packs_on_device(_: &JdsPlan) -> bool {
-        device_rows::SUPPORTED
     }
 
     fn pack_on_device<T: Scalar>(
@@ -340,7 +340,7 @@ impl<T: Scalar> HostMatrix<T> for HostJds<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         let [tail, _] =
             self.tail.as_mut().map_or(Ok([&mut [][..], &mut []]), HostMatrix::values_mut)?;
         Ok([&mut self.values, tail])

@@ -17,8 +17,8 @@ use crate::device::{
 };
 use crate::formats::encoded::{Narrowed, Numbers};
 use crate::formats::{
-    Arrays, DeviceMatrix, DeviceSpmm, EncodedDevice, EncodedHost, NoValueSlots, ValueStorage,
-    row_products,
+    Arrays, DeviceMatrix, DeviceSpmm, DeviceValueArrays, EncodedDevice, EncodedHost, NoArrays,
+    ValueStorage, row_products,
 };
 use crate::matrix::CsrMatrix;
 use crate::{Error, Precision, Scalar};
@@ -361,14 +361,10 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
         self.to_host()?.to_csr()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+    fn values(&self) -> DeviceValueArrays<'_, T> {
         let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
         let values = self.values.plain().zip(long).map(|(own, long)| [own, long]);
-        values.ok_or(NoValueSlots::CODED)
-    }
-
-    fn encoded(&self) -> Option<&dyn EncodedDevice<T>> {
-        Some(self)
+        values.ok_or(NoArrays::Encoded(self))
     }
 
     fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {

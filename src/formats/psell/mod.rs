@@ -86,15 +86,16 @@ mod source;
 mod unpack;
 mod work;
 
-pub use plan::{PsellPlan, SPLIT_ROWS, ValueEncoding};
+pub use super::ValueEncoding;
+pub use plan::{PsellPlan, SPLIT_ROWS};
 pub(crate) use probe::SliceProbe;
 
 use super::encoded::{Coder, NarrowedPair, Sink, Stored, with_slack};
 use super::{
-    Arrays, Costs, DeviceMatrix, EncodedHost, Format, HostMatrix, NoValueSlots, PlanArgs, Target,
-    Work, sell,
+    Costs, DeviceMatrix, EncodedHost, Format, HostMatrix, HostValueArrays, NoArrays, PlanArgs,
+    PlanProperties, Target, ValueStorage, Work, sell,
 };
-use crate::analysis::{Analysis, Probes, RowStats, Sampler};
+use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
 use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind};
@@ -159,8 +160,15 @@ impl Format for Psell {
         PsellPlan::parse(args)
     }
 
-    fn probe(a: Sampler<'_>, rows: &RowStats, probes: &mut Probes) -> Result<(), Error> {
-        probes.add(SliceProbe::new(a, rows)?);
+    fn probe(
+        a: Sampler<'_>,
+        rows: &RowStats,
+        structure: Option<&Structure>,
+        probes: &mut Probes,
+    ) -> Result<(), Error> {
+        if structure.is_none() {
+            probes.add(SliceProbe::new(a, rows)?);
+        }
         Ok(())
     }
 
@@ -179,9 +187,9 @@ impl Format for Psell {
         work::of(plan.order(), plan.packing(), analysis, scalar)
     }
 
-    fn estimate_bounds(_: &PsellPlan, analysis: &Analysis) -> RangeInclusive<f64> {
+    fn estimate_bounds(_: &PsellPlan, analysis: &Analysis) -> Result<RangeInclusive<f64>, String> {
         // The slices of a large matrix are estimated from a sample.
-        if SliceProbe::of(analysis).is_exact() { 1.0..=1.0 } else { 0.9..=1.1 }
+        Ok(if SliceProbe::of(analysis).is_exact() { 1.0..=1.0 } else { 0.9..=1.1 })
     }
 
     fn kernel(plan: &PsellPlan, _: Target) -> &'static str {
@@ -216,14 +224,18 @@ impl Format for Psell {
     ) -> Vec<(Module, String)> {
         let own = cuda::expected_kernel::<T>(plan.packing(), analysis, bytes, gpu);
         let modules = pack::MODULES.map(|module| (module.into(), String::new()));
-        let packing = modules.into_iter().filter(|_| Self::packs_on_device(plan));
+        let packing = modules.into_iter().filter(|_| Self::properties(plan).packs_on_device);
         let distinct = (plan.packing().values == ValueEncoding::Packed)
             .then(|| Analysis::distinct_kernel::<T>());
         packing.chain(distinct).chain([own]).collect()
     }
 
-    fn packs_on_device(plan: &PsellPlan) -> bool {
-        pack::supports(plan.packing())
+    fn properties(plan: &PsellPlan) -> PlanProperties {
+        PlanProperties {
+            packs_on_device: pack::supports(plan.packing()),
+            values: plan.values(),
+            ..PlanProperties::default()
+        }
     }
 
     fn pack_on_device<T: Scalar>(
@@ -244,12 +256,11 @@ impl<T: Scalar> HostMatrix<T> for HostPsell<T> {
         self.to_csr()
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
-        self.plain_mut().ok_or(NoValueSlots::CODED)
-    }
-
-    fn encoded_mut(&mut self) -> Option<&mut dyn EncodedHost<T>> {
-        Some(self)
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
+        if EncodedHost::<T>::storage(self) != ValueStorage::Plain {
+            return Err(NoArrays::Encoded(self));
+        }
+        Ok(self.plain_mut().expect("plain values have arrays"))
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::{Order, SliceProbe};
 use crate::analysis::{Analysis, Distinct};
-use crate::formats::{Plan, PlanArgs, Target};
+use crate::formats::{PlanArgs, Target, ValueEncoding};
 use crate::{Error, Precision};
 use std::fmt::{self, Display};
 
@@ -43,19 +43,6 @@ pub(crate) enum SliceWarps {
 /// Values of `warps`.
 const WARPS: &[(&str, SliceWarps)] = &[("auto", SliceWarps::Auto), ("1", SliceWarps::One)];
 
-/// Encoding of values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValueEncoding {
-    /// In the matrix's own type.
-    Plain,
-    /// As codes of a dictionary if there are at most 256 values, not at all if there is one,
-    /// otherwise in the matrix's own type.
-    Packed,
-    /// In a narrower precision if it holds all of them exactly, otherwise in the matrix's own type.
-    /// Products are computed in the matrix's own type.
-    Narrow(Precision),
-}
-
 /// Values of `values`.
 const VALUES: &[(&str, ValueEncoding)] = &[
     ("plain", ValueEncoding::Plain),
@@ -92,13 +79,6 @@ impl Default for Packing {
 pub(super) fn too_large(what: &str, limit: u64) -> Error {
     let message = format!("it would have more than {limit} bytes of {what}; choose another format");
     Error::PlanLimit { plan: "psell".to_owned(), message }
-}
-
-impl Plan {
-    /// Storage of the values: plain in every format but packed SELL.
-    pub(crate) fn value_encoding(&self) -> ValueEncoding {
-        if let Self::Psell(plan) = self { plan.values() } else { ValueEncoding::Plain }
-    }
 }
 
 impl PsellPlan {

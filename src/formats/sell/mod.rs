@@ -23,8 +23,8 @@ mod cpu;
 mod cuda;
 
 use super::{
-    Access, Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
-    chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
+    Target, Work, chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -217,8 +217,8 @@ impl Format for Sell {
         device_rows::kernels()
     }
 
-    fn packs_on_device(_: &SellPlan) -> bool {
-        device_rows::SUPPORTED
+    fn properties(_: &SellPlan) -> PlanProperties {
+        PlanProperties { packs_on_device: device_rows::SUPPORTED, ..PlanProperties::default() }
     }
 
     fn pack_on_device<T: Scalar>(
@@ -335,7 +335,7 @@ impl<T: Scalar> HostMatrix<T> for HostSell<T> {
         Some(self)
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         Ok([&mut self.values, &mut []])
     }
 

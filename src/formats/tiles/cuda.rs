@@ -4,7 +4,7 @@
 use super::constants::{MULTIPLY_THREADS, PIECE_BYTES, SUM_THREADS};
 use super::{GROUP, HostTiles, SlotValues, TilesShape, pack};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels};
-use crate::formats::{Arrays, DeviceMatrix, HostMatrix, NoValueSlots};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, NoValueSlots};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -201,10 +201,10 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
         host.unpack()
     }
 
-    fn values(&self) -> Result<Arrays<(Ptr<T>, usize)>, NoValueSlots> {
+    fn values(&self) -> DeviceValueArrays<'_, T> {
         match &self.values {
             SlotValues::Plain(values) => Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)]),
-            SlotValues::Equal(_) => Err(NoValueSlots::CODED),
+            SlotValues::Equal(_) => Err(NoValueSlots::CODED.into()),
         }
     }
 

@@ -40,7 +40,7 @@ mod pack;
 
 use super::values::{SlotValues, is_equal, without_same};
 use super::{
-    Arrays, Costs, DeviceMatrix, Format, HostMatrix, NoValueSlots, PlanArgs, Target, Work,
+    Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, NoValueSlots, PlanArgs, Target, Work,
     chunk_rows, chunks, megabytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -190,9 +190,9 @@ impl Format for Tiles {
         }
     }
 
-    fn estimate_bounds(_: &TilesPlan, _: &Analysis) -> RangeInclusive<f64> {
+    fn estimate_bounds(_: &TilesPlan, _: &Analysis) -> Result<RangeInclusive<f64>, String> {
         // The entries of a cell are estimated from sizes alone.
-        0.5..=8.0
+        Ok(0.5..=8.0)
     }
 
     fn kernel(plan: &TilesPlan, _: Target) -> &'static str {
@@ -367,10 +367,10 @@ impl<T: Scalar> HostMatrix<T> for HostTiles<T> {
         Ok(unsafe { CsrMatrix::new_unchecked(shape.nrows, shape.ncols, row_ptr, col_idx, values) })
     }
 
-    fn values_mut(&mut self) -> Result<Arrays<&mut [T]>, NoValueSlots> {
+    fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         match &mut self.values {
             SlotValues::Plain(values) => Ok([values, &mut []]),
-            SlotValues::Equal(_) => Err(NoValueSlots::CODED),
+            SlotValues::Equal(_) => Err(NoValueSlots::CODED.into()),
         }
     }
 

@@ -47,7 +47,7 @@ impl<A: PlanTimer> Check<'_, A> {
     pub(super) fn preparation(&self, place: usize) -> f64 {
         let prepare = |place: usize| self.candidates[place].prediction.map(|p| p.prepare * 1e-9);
         let own = prepare(place).unwrap_or(0.0);
-        if self.target == Target::Cpu || !self.candidates[place].plan.packs_on_device() {
+        if self.target == Target::Cpu || !self.candidates[place].plan.properties().packs_on_device {
             return own;
         }
         let copy = self.timed().find(|&p| self.is_csr(p)).and_then(prepare).unwrap_or(0.0);
