@@ -165,8 +165,7 @@ impl SparseOpBuilder {
 
     /// Decides and packs for a device. If a GPU runs out of memory that was free when the plan was
     /// chosen, frees the copy of the matrix there, and tries again. A given plan is tried once
-    /// more. Otherwise the memory limit is the free memory, then a half, a quarter and an eighth of
-    /// it.
+    /// more. Otherwise the memory limit is the free memory, then an eighth of it less each time.
     pub(super) fn build_in_memory<T: Scalar>(
         &self,
         device: &Device,
@@ -187,8 +186,8 @@ impl SparseOpBuilder {
             return self.build_on(device.clone(), a.into(), analysis);
         }
         let free = device.memory()?.min(self.memory_limit.unwrap_or(u64::MAX));
-        for share in [1, 2, 4, 8] {
-            let limit = free / share;
+        for eighths in (1..=8).rev() {
+            let limit = free / 8 * eighths;
             let within = Self { memory_limit: Some(limit), ..self.clone() };
             match within.build_on(device.clone(), a.into(), analysis) {
                 Err(Error::GpuMemory { .. }) => {}
