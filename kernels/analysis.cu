@@ -53,7 +53,8 @@ __device__ __forceinline__ void add_slices(const u32 *lengths, u64 *sums) {
         masked += most - least;
         widest = max(widest, most);
     }
-    // Every lane of a slice has the same numbers: the sums over all lanes are those of C slots each.
+    // Every lane of a slice has the same numbers: the sums over all lanes are those of C slots
+    // each.
 #pragma unroll
     for (u32 offset = WARP / 2; offset > 0; offset /= 2) {
         slots += __shfl_xor_sync(ALL_LANES, slots, offset);
@@ -86,8 +87,8 @@ __device__ __forceinline__ void sort_windows(u32 *lengths, u32 sorted, u32 windo
     __syncthreads();
 }
 
-// `found` are the changes, the number of listed rows, and three sums for every pair of a slice and a
-// window, in the order of `SortedSlices::MEASURED`.
+// `found` are the changes, the number of listed rows, and three sums for every pair of a slice and
+// a window, in the order of `SortedSlices::MEASURED`.
 KERNEL(row_lengths)(const u64 *row_ptr, u32 nrows, u32 *histogram, u32 *listed, u64 *found) {
     __shared__ u32 lengths[TILE_ROWS];
     __shared__ u32 counts[HISTOGRAM];
@@ -169,8 +170,8 @@ KERNEL(contiguity)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 nnz, u32 
 }
 
 // Reuse distances of the gathers from x (`Reuse`). The touches of sampled groups of columns are
-// sorted by group, lowest digit first, and stay in their order otherwise. A touch is its group above
-// its place in the windows, which has PLACE_BITS bits.
+// sorted by group, lowest digit first, and stay in their order otherwise. A touch is its group
+// above its place in the windows, which has PLACE_BITS bits.
 
 // Touches in their present order: those of the windows, or those of the previous pass.
 struct Touches {

@@ -7,8 +7,8 @@
 constexpr u32 NO_COLUMN = ~0u;
 
 // Columns of the first and of the last entry of every row: the least and the largest one if the row
-// is sorted. Subtracts from `descents` the row starts among them: a smaller column at a row start is
-// no descent.
+// is sorted. Subtracts from `descents` the row starts among them: a smaller column at a row start
+// is no descent.
 KERNEL(blocked_cells_spans)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, uint2 *spans, u64 *descents) {
     u64 row = thread_id();
     bool falls = false;

@@ -3,11 +3,7 @@
 // Variants: scaled, streamed.
 
 #include "common.cuh"
-
-// Record of the section table: `Section` in src/formats/jds/sections.rs, in 64-bit words.
-struct Section {
-    u64 first_row, rows, width, full, start;
-};
+#include "jds_section.cuh"
 
 // Sum of the i-th sorted row, which is in section `s`.
 template <bool IN_L2, typename T>

@@ -1,6 +1,7 @@
 // Packing of ELL, SELL and JDS on a GPU: see src/formats/device_rows.rs.
 
 #include "common.cuh"
+#include "jds_section.cuh"
 
 using namespace formats;
 
@@ -39,11 +40,6 @@ KERNEL(pack_rows_pad)(u32 *cols, u64 slots) {
     u64 slot = thread_id();
     if (slot < slots) cols[slot] = PADDING;
 }
-
-// Record of the section table of JDS, as in jds.cu.
-struct Section {
-    u64 first_row, rows, width, full, start;
-};
 
 // Calls `put(place in the row, column, bits of the value)` for the entries `from..to` of a row, one
 // after the other.

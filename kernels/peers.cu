@@ -27,9 +27,9 @@ struct Place {
     __device__ __forceinline__ u64 of(u64 element, u32 count) const { return element * count + vector; }
 };
 
-// Writes `elements` of `count` interleaved vectors to the neighbours. `table` has for each neighbour
-// the end of its elements, the address of their place in its inbox, the number of elements of half
-// the inbox, and the address of its flag.
+// Writes `elements` of `count` interleaved vectors to the neighbours. `table` has for each
+// neighbour the end of its elements, the address of their place in its inbox, the number of
+// elements of half the inbox, and the address of its flag.
 template <typename T>
 __device__ __forceinline__ void send(const T *x, const u32 *elements, u32 count, const u64 *table, u32 neighbours,
                                      ExchangeState state) {
@@ -51,9 +51,9 @@ __device__ __forceinline__ void send(const T *x, const u32 *elements, u32 count,
         signal(reinterpret_cast<u32 *>(table[threadIdx.x * NEIGHBOUR + 3]), round + 1);
 }
 
-// Waits for the neighbours, and writes what they sent to `used`, around the `own_count` own elements
-// that boundary rows use, of which the first is used element `own_place`. The elements are in their
-// order, or at `places`.
+// Waits for the neighbours, and writes what they sent to `used`, around the `own_count` own
+// elements that boundary rows use, of which the first is used element `own_place`. The elements are
+// in their order, or at `places`.
 template <typename T>
 __device__ __forceinline__ void receive(T *used, const T *x, const u32 *own, u64 own_count,
                                         u64 own_place, const u32 *places, const T *inbox,

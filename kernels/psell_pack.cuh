@@ -1,6 +1,6 @@
 // Packing on a GPU from CSR arrays in its memory: device code shared by psell_pack_rows.cu and
-// psell_pack_slices.cu. The result is bitwise that of src/formats/psell on the host, which documents
-// the layout.
+// psell_pack_slices.cu. The result is bitwise that of src/formats/psell on the host, which
+// documents the layout.
 
 #pragma once
 

@@ -9,14 +9,15 @@ constexpr u32 SIGN = 0x80000000;
 
 __device__ __forceinline__ u32 padded_bytes(u32 bytes) { return (bytes + UNIT - 1) / UNIT * UNIT; }
 
-// Shape of a slice in its header: `Shape` in src/formats/psell/index.rs.
-struct Shape {
+// Kind, length of a step and numbers of steps of a slice, from its header: `Shape` in
+// src/formats/psell/index.rs.
+struct SliceShape {
     u32 kind;
     u32 run;
     u32 full;
     u32 width;
 
-    static __device__ __forceinline__ Shape of(u32 bits) {
+    static __device__ __forceinline__ SliceShape of(u32 bits) {
         return {bits & 3, (bits >> 2 & 3) + 1, bits >> 4 & MAX_WIDTH, bits >> (4 + WIDTH_BITS)};
     }
     __device__ __forceinline__ u32 bits() const {
@@ -115,7 +116,7 @@ __device__ __forceinline__ uint4 relative(const Lane &own, const Columns &column
     span -= min(span, run - 1);
     u32 kind = span < 1 << 8 ? RELATIVE8 : span < 1 << 16 ? RELATIVE16 : RELATIVE32;
     u32 size = kind == RELATIVE8 ? 1 : kind == RELATIVE16 ? 2 : 4;
-    Shape shape{kind, run, shortest / run, longest / run};
+    SliceShape shape{kind, run, shortest / run, longest / run};
     u32 bytes = padded_bytes((shape.width - shape.full) * u32(sizeof(u32))) + padded_bytes(entries / run * size);
     return make_uint4(shape.bits(), kind == RELATIVE32 ? 0 : first, entries, bytes);
 }
@@ -154,7 +155,7 @@ struct Slots {
 __device__ __forceinline__ uint4 diagonal_or(uint4 relative, const Slots &slots, u32 most) {
     u32 bytes = (padded(slots.full) + 2 * padded(slots.count - min(slots.full, slots.count))) * u32(sizeof(u32));
     if (slots.count > most || bytes > relative.w) return relative;
-    return make_uint4(Shape{DIAGONAL, 1, slots.full, slots.count}.bits(), 0, relative.z, bytes);
+    return make_uint4(SliceShape{DIAGONAL, 1, slots.full, slots.count}.bits(), 0, relative.z, bytes);
 }
 
 // First delta of a part: column minus row of the part's first entry in the longest row, the first
@@ -194,7 +195,7 @@ __device__ __forceinline__ Lane slots_of_part(const Lane &own, const u32 *cols, 
 
 // Writes slots of a slice to its index, after `full_before` slots of all lanes and `partial_before`
 // others.
-__device__ __forceinline__ void put_slots(const Lane &own, const u32 *cols, Shape shape, u8 *index,
+__device__ __forceinline__ void put_slots(const Lane &own, const u32 *cols, SliceShape shape, u8 *index,
                                           u32 full_before, u32 partial_before) {
     u32 *full = reinterpret_cast<u32 *>(index), *partial = full + padded(shape.full) + partial_before;
     u32 *masks = partial + padded(shape.width - shape.full);
@@ -230,7 +231,7 @@ struct Cut {
 // those of its index.
 template <typename B>
 __device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, const B *values,
-                                             Shape shape, const u8 *index, u32 group, u64 first,
+                                             SliceShape shape, const u8 *index, u32 group, u64 first,
                                              Sink<B> sink, Cut from, Cut to, u32 single) {
     const int *full = reinterpret_cast<const int *>(index);
     const int *partial = full + padded(shape.full);
@@ -274,7 +275,7 @@ constexpr u32 STEPS = 4;
 // Writes the values and the index of some steps of a relative slice.
 template <typename B>
 __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, const B *values,
-                                             Shape shape, u32 base, u8 *index, u32 group, u64 first,
+                                             SliceShape shape, u32 base, u8 *index, u32 group, u64 first,
                                              Sink<B> sink, u32 from, u32 to, u32 single) {
     u32 *masks = reinterpret_cast<u32 *>(index);
     u8 *indices = index + padded(shape.width - shape.full) * sizeof(u32);
@@ -317,7 +318,7 @@ __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, c
 }
 
 // Position of the first slot of a part, between the positions `start` and `end` of the whole slice.
-__device__ __forceinline__ Cut cut_slots(const Lane &own, const u32 *cols, Shape shape,
+__device__ __forceinline__ Cut cut_slots(const Lane &own, const u32 *cols, SliceShape shape,
                                          const u8 *index, u32 part, Cut start, Cut end) {
     if (part == 0) return start;
     if (part * PART >= lanes_max(own.len)) return end;

@@ -136,7 +136,7 @@ __device__ __forceinline__ u64 table_place(u64 hash, u32 mask) { return (hash >>
 
 KERNEL(pack_share)(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *keys, u32 *firsts, u32 mask) {
     u64 s = thread_id();
-    if (s >= slices || Shape::of(encoded[s].x).kind != DIAGONAL) return;
+    if (s >= slices || SliceShape::of(encoded[s].x).kind != DIAGONAL) return;
     u64 hash = hashes[s], place = table_place(hash, mask);
     while (true) {
         u64 found = __ldcg(keys + place);
@@ -157,7 +157,7 @@ KERNEL(pack_units)(const uint4 *encoded, const u64 *hashes, u32 slices, const u6
     if (s >= slices) return;
     uint4 own = encoded[s];
     u32 owner = u32(s);
-    if (Shape::of(own.x).kind == DIAGONAL) {
+    if (SliceShape::of(own.x).kind == DIAGONAL) {
         u64 hash = hashes[s], place = table_place(hash, mask);
         while (keys[place] != hash) place = (place + 1) & mask;
         owner = ~firsts[place];
@@ -184,7 +184,7 @@ KERNEL(pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit,
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
     uint4 header = headers[slice];
-    Shape shape = Shape::of(header.w);
+    SliceShape shape = SliceShape::of(header.w);
     if (shape.kind != DIAGONAL || owners[slice] != slice) return;
     Lane own(Rows{row_ptr, nullptr, nrows, limit}, slice);
     if (!is_wide(own)) put_slots(own, col_idx + own.begin, shape, index + u64(header.y) * UNIT, 0, 0);
@@ -198,7 +198,7 @@ KERNEL(pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 l
     if (i >= count) return;
     Part part = parts[i];
     uint4 header = headers[part.slice];
-    Shape shape = Shape::of(header.w);
+    SliceShape shape = SliceShape::of(header.w);
     if (shape.kind != DIAGONAL || owners[part.slice] != part.slice) return;
     u32 full = 0, partial = 0;
     for (u32 p = lane_id(); p < part.number; p += WARP) {
@@ -222,7 +222,7 @@ __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u
     uint4 header = headers[part.slice];
     Lane own(rows, part.slice);
     if (!WIDE && is_wide(own)) return;
-    Shape shape = Shape::of(header.w);
+    SliceShape shape = SliceShape::of(header.w);
     const u32 *cols = col_idx + own.begin;
     u8 *at = index + u64(header.y) * UNIT;
     u64 first = u64(header.x) * sink.per_unit();

@@ -163,8 +163,8 @@ __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index,
         U factor[COUNT];
         load_words<COUNT>(partial_deltas + k, delta);
         load_words<COUNT>(masks + k, mask);
-        // A lane without the slot loads the value of the next lane with it, and the factors of its
-        // own row.
+        // A lane without the slot loads the value at its position, which exists, and the factors of
+        // its own row. It uses neither.
 #pragma unroll
         for (u32 u = 0; u < COUNT; ++u) {
             value[u] = values.one(at + __popc(mask[u] & (bit - 1)));
@@ -332,7 +332,8 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers,
     values += u64(header.x) * UNIT;
     Values own(whole_address(values), dictionary, shared);
     const u8 *at = whole_address(index + u64(header.y) * UNIT);
-    u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+    u32 kind = header.w & 3, run = header.w >> 2 & 3;
+    u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
     if (kind == DIAGONAL || shift >= PREFETCH_SHIFT) {
         prefetch(values, full * (run + 1) * (WARP * Values::BYTES));
         if (kind != DIAGONAL) prefetch(at, full * WARP << (kind - 1));

@@ -1,15 +1,14 @@
-// Packed SELL: see src/formats/psell/mod.rs for the layout. One warp per slice and one lane per
-// row; one warp per piece of a long row.
+// SpMV with packed SELL: see src/formats/psell/mod.rs for the layout. A lane processes a row, one or
+// several warps a slice, and a warp a piece of a long row.
 //
-// Included by psell_spmv.cu, psell_spmm.cu and psell_window.cu. The first two are several modules,
-// because the kernels for each kind of values take seconds to compile.
+// Included by the kernels that multiply or pack. psell_spmv.cu and psell_spmm.cu have a module for
+// each storage of the values, because their kernels take seconds to compile.
 
 #pragma once
 
 #include "psell_values.cuh"
 
-// Tables of slots are padded to a multiple of this number of words, so that they are loaded
-// together.
+// Deltas and masks of a slice are padded to a multiple of this number of words, for vector loads.
 constexpr u32 WORDS = UNIT / sizeof(u32);
 
 __device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / WORDS * WORDS; }
@@ -89,30 +88,31 @@ __device__ __forceinline__ void in_batches(u32 count, Step step) {
 // Number of masked slots that are processed together. Each has a mask and a position of its own.
 [[maybe_unused]] constexpr u32 PARTIAL = 4;
 
-// True if several warps share a slice: in modules with SHARING, for matrices with fewer slices than
-// the GPU has warps, which have registers to spare.
+// True if several warps share a slice: in modules with SHARING, for matrices with too few slices to
+// occupy the GPU. Each thread then has more registers.
 #ifdef SHARING
-constexpr bool SPLITS = true;
+constexpr bool SHARED_SLICES = true;
 #else
-constexpr bool SPLITS = false;
+constexpr bool SHARED_SLICES = false;
 #endif
 
-// Steps of a slice that one of several warps processes, from `first` to `end`. Parts are whole
-// batches. The steps of all lanes are padded to whole batches, so that no batch mixes them with
-// masked steps.
+// Steps of a slice that one of several warps processes, from `first` to `end`. Step numbers are
+// divided in units of BATCH_STEPS. The first masked step is numbered from the next multiple of it,
+// so that no unit has steps of both kinds.
 struct SliceSteps {
     static constexpr u32 BATCH_STEPS = 8;
     u32 first, end;
 
-    // Its steps of the steps of all lanes, if `1 << shift` warps share a slice.
+    // Range of this warp among the full steps, in which all lanes have an entry. `1 << shift` warps
+    // share the slice.
     static __device__ __forceinline__ SliceSteps of_all_lanes(u32 full, u32 width, u32 shift) {
-        if (!SPLITS) return {0, full};
+        if (!SHARED_SLICES) return {0, full};
         SliceSteps steps = own(full, width, shift);
         return {min(steps.first, full), min(steps.end, full)};
     }
-    // Its masked steps, counted from the first of these.
+    // Range of this warp among the masked steps.
     static __device__ __forceinline__ SliceSteps masked(u32 full, u32 width, u32 shift) {
-        if (!SPLITS) return {0, width - full};
+        if (!SHARED_SLICES) return {0, width - full};
         SliceSteps steps = own(full, width, shift);
         u32 before = batches(full);
         return {max(steps.first, before) - before, max(steps.end, before) - before};
@@ -168,8 +168,8 @@ __device__ __forceinline__ T diagonal_sum(
         T value[COUNT], factor[COUNT];
         load_words<COUNT>(partial_deltas + k, delta);
         load_words<COUNT>(masks + k, mask);
-        // A lane without the slot loads the value of the next lane with it, and the factor of its
-        // own row.
+        // A lane without the slot loads the value at its position, which exists, because some bytes
+        // follow the last one, and the factor of its own row. It uses neither.
 #pragma unroll
         for (u32 u = 0; u < COUNT; ++u) {
             value[u] = values.one(at + __popc(mask[u] & (bit - 1)));
@@ -269,9 +269,9 @@ struct Long {
     const u32 *cols;
     const u8 *values;
     u32 count;
-    // Sum of every piece, and, at the first piece of every row, the number of its finished pieces:
-    // 0 between products.
+    // Sum of every piece.
     T *sums;
+    // Number of finished pieces, at the first piece of every row; 0 between products.
     u32 *done;
 };
 
@@ -342,15 +342,15 @@ __device__ __forceinline__ void packed_rows(
             by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
                 Values<T, decltype(in_l2)::value> own(rows.values, dictionary, shared);
                 own.skip_values(rows.pieces[p].begin);
-                // If registers suffice, a piece takes two rounds.
-                long_piece<SPLITS ? 8 : 4>(rows, own, p, lane, x, y);
+                // A piece of 512 entries takes two iterations if slices are shared, else four.
+                long_piece<SHARED_SLICES ? 8 : 4>(rows, own, p, lane, x, y);
             });
         return;
     }
-    if (!SPLITS) shift = 0;
+    if (!SHARED_SLICES) shift = 0;
     u32 slice = ((blockIdx.x - long_blocks) * WARPS + warp) >> shift;
     bool has_slice = u64(slice) * WARP < nrows;
-    if (!SPLITS && !has_slice) return;
+    if (!SHARED_SLICES && !has_slice) return;
     T sum = 0;
     u32 row = min(slice * WARP + lane, nrows - 1);
     uint4 header = __ldg(headers + (has_slice ? slice : 0));
@@ -358,7 +358,9 @@ __device__ __forceinline__ void packed_rows(
     trigger_next_launch();
     if (has_slice) {
         const u8 *at = index + u64(header.y) * UNIT;
-        u32 kind = header.w & 3, run = header.w >> 2 & 3, full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+        // `SliceShape` in psell_pack_slice.cuh, with the length of a step less 1.
+        u32 kind = header.w & 3, run = header.w >> 2 & 3;
+        u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
         by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
             constexpr bool IN_L2 = decltype(in_l2)::value;
             if (!DIAGONALS && kind != DIAGONAL && perm) row = fetch<IN_L2>(perm + row);
@@ -374,7 +376,7 @@ __device__ __forceinline__ void packed_rows(
             }
         });
     }
-    if constexpr (SPLITS) {
+    if constexpr (SHARED_SLICES) {
         // Sums of the warps of a slice.
         __shared__ T part_sums[BLOCK];
         part_sums[threadIdx.x] = sum;
@@ -393,8 +395,8 @@ __device__ __forceinline__ void packed_rows(
                                           Long<T>{pieces, long_cols, long_values, count, sums, done}, x, EPILOGUE(T), shift, l2_shares); \
     }
 
-// V slots of a row are contiguous. The numbers are the blocks of the diagonal and of the general
-// kernel.
+// V slots of a row are contiguous. The numbers are the least blocks per multiprocessor of the
+// diagonal and of the general kernel.
 #define INSTANCES_OF(NAME, V, VALUES, T, KIND, DIAGONAL_BLOCKS, GENERAL_BLOCKS)        \
     PACKED(NAME##_diagonal_v##V##_##KIND, SLICE_BLOCKS(DIAGONAL_BLOCKS), true, V, VALUES, T) \
     PACKED(NAME##_v##V##_##KIND, SLICE_BLOCKS(GENERAL_BLOCKS), false, V, VALUES, T)

@@ -187,7 +187,7 @@ struct Word {
 
     // Loads the words of a slice with this header; zeros if there is no such slot.
     __device__ __forceinline__ Word(const u32 *index, uint4 header, u32 lane) : place(0), mask(0) {
-        u32 full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+        u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
         if (lane >= width) return;
         const u32 *at = index + u64(header.y) * WORDS + (lane < full ? lane : padded(full) + lane - full);
         place = __ldg(at);
@@ -273,7 +273,7 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
         uint4 later = header_of(slice + 2 * consumers);
         copy_values(next, ~t & 1);
         Word coming(index, next, lane);
-        u32 full = header.w >> 4 & 0x3FFF, width = header.w >> 18;
+        u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
         word.note<T>(table, lane, full, width, from, buffers.half, buffers.part(), COLUMN);
         __syncwarp();
         if (t > 0) wait_for(filled + (t - 1) % STAGES, ((t - 1) / STAGES) & 1);

@@ -153,10 +153,10 @@ struct OwnSums {
     }
 };
 
-// Sums over the elements of several GPUs, of which each has some blocks of elements. Every GPU has a
-// table with the sums of all blocks of elements, and adds it in their order. A warp sums a block and
-// writes the sums to all tables. A pass is a round, as in peers.cu; tables have two halves. The order
-// of the words is that of src/device/peers/sums.rs.
+// Sums over the elements of several GPUs, of which each has some blocks of elements. Every GPU has
+// a table with the sums of all blocks of elements, and adds it in their order. A warp sums a block
+// and writes the sums to all tables. A pass is a round, as in peers.cu; tables have two halves. The
+// order of the words is that of src/device/peers/sums.rs.
 struct PeerSums {
     // Threads of a group: a warp.
     static constexpr u32 GROUP = WARP;

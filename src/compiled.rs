@@ -4,7 +4,7 @@
 //! formats, calibration. The public functions are therefore thin: they convert their arguments and
 //! call one of [`Compiled`], whose implementations are not generic.
 
-use crate::analysis::{Analysis, Fingerprint, Symmetry};
+use crate::analysis::{Analysis, Symmetry};
 use crate::device::cpu::prepare_threads;
 use crate::device::fused::{Code, Combine, Dots, Passes, Step};
 use crate::device::{Device, DeviceVec, Factor, ForeignCsr, Stream};
@@ -53,7 +53,6 @@ macro_rules! compiled {
 compiled! {
     fn analyze(a: CsrView<'_, Self>) -> Analysis = formats::analyze;
     fn symmetry(a: CsrView<'_, Self>) -> Result<Symmetry, Error> = Symmetry::of_impl;
-    fn fingerprint_values(values: &[Self]) -> Fingerprint = Fingerprint::of_values_impl;
 
     fn transpose(a: CsrView<'_, Self>)
         -> Result<CsrMatrix<Self>, Error> = CsrView::transpose_impl;

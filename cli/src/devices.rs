@@ -127,7 +127,7 @@ fn gpu_runtime(runtime: &GpuRuntime) -> [StatusLine; 3] {
         Err(reason) if compiled > 0 => (
             format!("none: {reason}; the build has compiled {compiled} of {all} modules"),
             runtime.driver.is_ok().then(|| {
-                "for narrow values and scaled products, install NVRTC: \
+                "for the kernels of the others, install NVRTC: \
                  pip install nvidia-cuda-nvrtc, for example"
                     .to_owned()
             }),

@@ -31,7 +31,7 @@ pub(crate) struct GpuPart<T: Scalar> {
     stream: Stream,
     /// Places of the interior and of the boundary rows, unless they are consecutive.
     places: [Option<RowPlaces>; 2],
-    /// Working memory by the number of vectors.
+    /// Working memory for each number of vectors, kept as long as the part.
     memory: Mutex<HashMap<usize, GpuMemory<T>>>,
 }
 
@@ -66,12 +66,13 @@ impl<T: Scalar> GpuPart<T> {
         Ok(own)
     }
 
-    /// Checks that no GPU has waited in vain for another one.
+    /// Returns an error if a GPU has failed, or has waited for another one beyond the time limit.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.group.check()
     }
 
-    /// Calls `body` with the working memory for `count` vectors.
+    /// Calls `body` with the working memory for `count` vectors. The first call with a number is
+    /// collective: all parts allocate.
     fn with_memory<R>(
         &self,
         part: PartRows<'_, T>,
@@ -100,10 +101,12 @@ impl<T: Scalar> GpuPart<T> {
         agree(comm, allocated())
     }
 
-    /// Agrees with the neighbours on the memory of messages with elements of `count` vectors.
+    /// Allocates the inbox of messages with elements of `count` vectors, and exchanges the
+    /// addresses of all inboxes.
     fn exchange(&self, part: PartRows<'_, T>, count: usize) -> Result<PeerExchange<T>, Error> {
         let PartRows { comm, halo, first, .. } = part;
         let (rank, neighbours) = (comm.rank(), halo.neighbours());
+        // An inbox has a half for even and one for odd rounds.
         let half = halo.received() * count;
         let inbox = PeerInbox::new(&self.group, rank, half, neighbours.len());
         let inbox = agree(comm, inbox)?;
@@ -154,6 +157,8 @@ impl<T: Scalar> GpuPart<T> {
         self.with_memory(part, count, |memory| self.enqueue(part, memory, stream, count, x, y))
     }
 
+    /// Enqueues a product: sends elements, multiplies interior rows, receives elements, multiplies
+    /// boundary rows.
     fn enqueue(
         &self,
         part: PartRows<'_, T>,

@@ -10,8 +10,7 @@ use sparseop::device::fused::SharedSums;
 use sparseop::device::peers::PeerGroup;
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{
-    Device, DeviceVec, Error, Layout, Multivector, Scalar, SparseOp, SparseOpBuilder, Stream,
-    try_zeroed,
+    Device, DeviceVec, Error, Layout, Multivector, Scalar, SparseOpBuilder, Stream, try_zeroed,
 };
 use sparseop_solvers::{Jacobi, SystemOperator};
 use std::ops::Range;
@@ -181,12 +180,6 @@ impl<T: Scalar> PartOp<T> {
     /// Number of stored entries of the rows of this part.
     pub fn nnz(&self) -> u64 {
         self.interior.op.nnz() + self.boundary.op.nnz()
-    }
-
-    /// Operators of the interior rows, which use own elements of `x` alone, and of the boundary
-    /// rows.
-    pub fn operators(&self) -> [&SparseOp<T>; 2] {
-        [&self.interior.op, &self.boundary.op]
     }
 
     /// Jacobi preconditioner of the rows of this part.

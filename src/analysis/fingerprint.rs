@@ -1,9 +1,9 @@
 //! Fingerprints: 128-bit hashes that identify the matrix of a stored decision.
 
+use crate::Scalar;
 use crate::device::cpu::prepare_threads;
 use crate::matrix::{CsrColumns, CsrView};
 use crate::parallel;
-use crate::{Scalar, ScalarKind};
 use serde::{Deserialize, Serialize};
 use std::fmt::{Debug, Display, Formatter};
 use std::str::FromStr;
@@ -55,20 +55,6 @@ impl Fingerprint {
         Self::combine(b"structure.1.....", &[a.nrows(), a.ncols(), a.nnz()], &[&offsets, &columns])
     }
 
-    /// Hashes the values in order, and their type.
-    pub fn of_values<T: Scalar>(values: &[T]) -> Self {
-        T::fingerprint_values(values)
-    }
-
-    pub(crate) fn of_values_impl<T: Scalar>(values: &[T]) -> Self {
-        let digests = digests(values, digest_values);
-        let name = match T::KIND {
-            ScalarKind::F32 => b"values.1.f32....",
-            ScalarKind::F64 => b"values.1.f64....",
-        };
-        Self::combine(name, &[values.len()], &[&digests])
-    }
-
     fn combine(name: &[u8; 16], sizes: &[usize], digests: &[&Digests]) -> Self {
         let mut bytes = name.to_vec();
         for &size in sizes {
@@ -96,13 +82,6 @@ fn digest_offsets(offsets: &[usize]) -> u128 {
 /// Digest of one chunk of column indices.
 fn digest_columns(columns: &[u32]) -> u128 {
     digest(columns, u32::to_le_bytes)
-}
-
-fn digest_values<T: Scalar>(values: &[T]) -> u128 {
-    match T::KIND {
-        ScalarKind::F32 => digest(values, |value| (value.bits() as u32).to_le_bytes()),
-        ScalarKind::F64 => digest(values, |value| value.bits().to_le_bytes()),
-    }
 }
 
 /// Hashes one chunk. The copy through `buffer` costs little compared with the hash and needs
@@ -177,14 +156,6 @@ mod tests {
     fn golden() {
         let a = small();
         assert_eq!(Fingerprint::of(a.view()).to_string(), "22f659dead6d2878af7c2742c4d5bf7f");
-        assert_eq!(
-            Fingerprint::of_values(a.values()).to_string(),
-            "76a44b8be31cae10b548545904eef881"
-        );
-        assert_eq!(
-            Fingerprint::of_values(&[3.0f32, 1.0, 2.0]).to_string(),
-            "f07f6bd8f6d650b4fc6811d9ebd52eee"
-        );
         let zeros = CsrMatrix::<f32>::zeros(0, 0).unwrap();
         assert_eq!(Fingerprint::of(zeros.view()).to_string(), "cdd8b2eca67c5da0e4e3921e12d8cbea");
         // Several chunks: 10,000 rows of two entries, on the diagonal and beside it.
@@ -219,10 +190,12 @@ mod tests {
 
     #[test]
     fn the_number_of_threads_does_not_count() {
-        let values: Vec<f64> = (0..5 * CHUNK + 7).map(|i| i as f64).collect();
+        let columns = (0..5 * CHUNK as u32 + 7).collect::<Vec<_>>();
+        let (n, values) = (columns.len(), vec![1.0f64; columns.len()]);
+        let a = CsrMatrix::try_new(1, n, vec![0, n], columns, values).unwrap();
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| Fingerprint::of_values(&values))
+            pool.install(|| Fingerprint::of(a.view()))
         };
         assert_eq!(on(1), on(3));
     }

@@ -127,12 +127,6 @@ impl Reuse {
             (0..).zip(self.counts).map(|(class, count)| within(class) * count as f64).sum();
         ratio(sum, self.total() as f64)
     }
-
-    /// Share of gathers, from 0 to 1, that touch a group for the first time in their window: the
-    /// distinct groups of a window over its entries, on average.
-    pub fn first_share(&self) -> f64 {
-        ratio(self.first as f64, self.total() as f64)
-    }
 }
 
 /// Size of the sample.
@@ -271,7 +265,6 @@ mod tests {
         let reuse = Reuse::of(24, &[0, 7, 8, 3, 16, 15, 1]);
         assert_eq!((reuse.counts[0], reuse.counts[1], reuse.first, reuse.window), (1, 3, 3, 7));
         assert_eq!(reuse.total(), 7);
-        assert_eq!(reuse.first_share(), 3.0 / 7.0);
         let shares = [0.0, 1.0, 1.5, 2.0, 3.0, 4.0, 1e9].map(|d| reuse.share_within(d) * 7.0);
         assert_eq!(shares, [0.0, 0.0, 0.5, 1.0, 2.5, 4.0, 4.0]);
     }
@@ -280,7 +273,7 @@ mod tests {
     fn nothing_is_shared_without_gathers() {
         let reuse = Reuse::of(0, &[]);
         assert_eq!(reuse, Reuse::default());
-        assert_eq!((reuse.share_within(10.0), reuse.first_share()), (0.0, 0.0));
+        assert_eq!(reuse.share_within(10.0), 0.0);
     }
 
     /// Number of columns at which one group in eight is sampled.

@@ -58,11 +58,6 @@ impl Symmetry {
         Ok(Self { square: a.nrows() == a.ncols(), ..sum })
     }
 
-    /// True if every place has its mirror image.
-    pub fn pattern_symmetric(&self) -> bool {
-        self.square && self.mirrored == self.places
-    }
-
     /// True if the matrix equals its transpose.
     pub fn symmetric(&self) -> bool {
         self.square && self.equal == self.places
@@ -144,14 +139,14 @@ mod tests {
     fn symmetric_skew_and_neither() {
         // 2 5 / 5 0, unsorted and with the 2 in two entries
         let s = of(2, 2, &[0, 3, 4], &[1, 0, 0, 0], &[5., 1., 1., 5.]);
-        assert!(s.symmetric() && s.pattern_symmetric() && !s.skew_symmetric());
+        assert!(s.symmetric() && !s.skew_symmetric());
         assert_eq!((s.places, s.mirrored, s.equal, s.opposite), (3, 3, 3, 0));
         // . 4 / -4 .
         let s = of(2, 2, &[0, 1, 2], &[1, 0], &[4., -4.]);
-        assert!(s.skew_symmetric() && s.pattern_symmetric() && !s.symmetric());
+        assert!(s.skew_symmetric() && !s.symmetric());
         // 1 2 / . 3
         let s = of(2, 2, &[0, 2, 3], &[0, 1, 1], &[1., 2., 3.]);
-        assert!(!s.pattern_symmetric());
+        assert!(!s.symmetric() && !s.skew_symmetric());
         assert_eq!((s.pattern_share(), s.numeric_share()), (2.0 / 3.0, 2.0 / 3.0));
     }
 

@@ -103,9 +103,9 @@ pub(crate) trait Format: 'static {
         crate::testing::any_example(Self::EXAMPLES)
     }
 
-    /// Adds what the format measures of a matrix itself, for its candidates and their work. It is
-    /// called twice: without the structure of columns and values while that is measured, and with
-    /// it.
+    /// Measures features of a matrix that the format alone needs, for its candidates and their
+    /// work. Called without the structure of columns and values, while that is measured, and then
+    /// with it.
     ///
     /// # Errors
     ///
@@ -134,10 +134,11 @@ pub(crate) trait Format: 'static {
         Vec::new()
     }
 
-    /// Kernel whose matrices are prepared like those of the plan, if the plan's own kernel was not
-    /// measured and `measured` predicts its products. None if it is that one. `measured` is
-    /// empty if the [share of the bandwidth](PlanProperties::bandwidth_share) predicts them.
-    fn preparation(_: &Self::Plan, _: Target, _measured: &str) -> Option<&'static str> {
+    /// Kernel whose preparation time stands in for that of a plan whose own kernel was not
+    /// measured. `measured` is the kernel that predicts its products, if there is one; otherwise
+    /// the [share of the bandwidth](PlanProperties::bandwidth_share) does. None: that of
+    /// `measured`.
+    fn prepared_like(_: &Self::Plan, _: Target, _measured: Option<&str>) -> Option<&'static str> {
         None
     }
 
@@ -146,8 +147,7 @@ pub(crate) trait Format: 'static {
         PlanProperties::default()
     }
 
-    /// Bounds of the bytes that [`Format::work`] states, as multiples of the bytes that are packed.
-    /// `1.0..=1.0` if they are equal.
+    /// Least and greatest ratio of the bytes of [`Format::work`] to the packed bytes.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ pub(crate) trait Format: 'static {
     fn pack<T: Scalar>(plan: &Self::Plan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error>;
 
     /// Kernels, by module and name, that a matrix of `bytes` bytes under the plan is expected to
-    /// need on a GPU: those that are not compiled yet are compiled at the same time. A kernel that
-    /// is missing here is compiled when it is first used.
+    /// need on a GPU. Those that are not compiled yet are compiled in parallel, during packing.
+    /// Other kernels are compiled at their first use.
     fn kernels<T: Scalar>(
         _: &Self::Plan,
         _: &Analysis,
@@ -207,14 +207,15 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// `x` has `ncols` elements and `y` has `nrows`, checked by the caller.
     fn spmv(&self, x: &[T], y: &mut [T]);
 
-    /// Converts the matrix back to CSR, with its entries in the order from which they were packed.
+    /// Converts the matrix back to CSR, with the entries in their original order.
     ///
     /// # Errors
     ///
     /// [`Error::HostMemory`].
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
 
-    /// Arrays with the values, which are zero in slots without an entry; or what there is instead.
+    /// Arrays of the values, which are zero in slots without an entry; or encoded values, or the
+    /// reason why there are neither.
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         Err(NoValueSlots::NO_VALUE_SLOTS.into())
     }
@@ -307,7 +308,7 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Converts the matrix back to CSR, with its entries in the order from which they were packed.
+    /// Converts the matrix back to CSR, with the entries in their original order.
     ///
     /// # Errors
     ///
@@ -328,8 +329,8 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// True if an SpMV waits until it is done. Such an SpMV does not run on the queue that it is
-    /// given, but waits for that queue first.
+    /// True if [`spmv`](Self::spmv) is synchronous: it waits for the queue, runs outside of it, and
+    /// returns when `y` is complete.
     fn waits(&self) -> bool {
         false
     }
@@ -351,7 +352,7 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     }
 }
 
-/// Measures a matrix for every choice.
+/// Analyses a matrix, with the probes of all formats.
 pub(crate) fn analyze<T: Scalar>(a: CsrView<'_, T>) -> Analysis {
     Analysis::with_probes(a, &PROBES)
 }
@@ -361,7 +362,7 @@ pub(crate) fn analysis_kernels<T: Scalar>() -> Vec<(Module, String)> {
     Analysis::kernels::<T>().into_iter().chain(probe_kernels()).collect()
 }
 
-/// Measures a matrix in the memory of a GPU, with the same result except for the list of row
+/// Analyses a matrix in the memory of a GPU, with the same result but without the list of row
 /// lengths.
 ///
 /// # Errors
@@ -388,8 +389,8 @@ impl Target {
     }
 }
 
-/// True if neighbouring slots often have consecutive columns, as in stencils: then loading whole
-/// vectors of `x` pays.
+/// True if vector loads of `x` can often replace gathers: the columns of neighbouring slots are
+/// consecutive in a large share of the sampled vectors, as in stencils.
 pub(crate) fn follow_across_lanes(col_idx: &[u32]) -> bool {
     /// Width of the narrowest vector that has a kernel.
     const LANES: usize = 8;

@@ -138,11 +138,15 @@ macro_rules! registry {
                 all
             }
 
-            /// Kernel whose matrices are prepared like those of the plan, if that is not the kernel
-            /// `measured`, which predicts its products.
-            pub(crate) fn preparation(&self, on: Target, measured: &str) -> Option<&'static str> {
+            /// Kernel whose preparation time stands in for that of the plan, if that is not the
+            /// kernel `measured`, which predicts its products.
+            pub(crate) fn prepared_like(
+                &self,
+                on: Target,
+                measured: Option<&str>,
+            ) -> Option<&'static str> {
                 match self {
-                    $(Self::$Format(plan) => $module::$Format::preparation(plan, on, measured)),+
+                    $(Self::$Format(plan) => $module::$Format::prepared_like(plan, on, measured)),+
                 }
             }
 

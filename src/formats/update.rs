@@ -1,10 +1,9 @@
 //! New values on the same pattern: the slot of every entry in a packed matrix, and the scatter of
 //! new values.
 //!
-//! A matrix whose values are the numbers of its entries is packed with the same plan; the positions
-//! of these numbers are the slots of the entries. A format therefore only needs to expose its
-//! arrays of values. Values of fewer bytes and codes cannot hold the numbers of entries; formats
-//! that have them report their slots themselves.
+//! To find the slots, a matrix of the same pattern is packed whose values are the indices of its
+//! entries. A format therefore only exposes its arrays of values. Encoded values cannot hold
+//! indices; formats that have them report their slots themselves.
 
 use super::encoded::{Narrowed, coded, narrowed};
 use super::resident::keep;
@@ -27,8 +26,8 @@ pub(crate) struct Updater {
     plan: String,
 }
 
-/// Slot of every entry, in the memory of the device. None if values are in the order of the
-/// entries.
+/// Slot of every entry, in the memory of the matrix. None if values are in the order of the
+/// entries, or if one value is stored for all.
 #[derive(Debug)]
 enum SlotMap {
     Host(Option<Vec<u32>>),
@@ -121,7 +120,7 @@ impl Updater {
         Ok(made(place))
     }
 
-    /// Bytes of device memory.
+    /// Bytes of the slots, in the memory of the matrix.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.place {
             SlotMap::Host(slots) => slots.as_ref().map_or(0, |slots| size_of_val(&**slots) as u64),

@@ -5,12 +5,12 @@ use super::{DeviceMatrix, HostMatrix, ResidentMatrix, ValueStorage};
 use crate::Scalar;
 use crate::device::Ptr;
 
-/// Arrays with the values of a packed matrix; slots are counted through both. The second may be
-/// empty.
+/// The two arrays of values of a packed matrix, whose slots are numbered consecutively. The second
+/// may be empty.
 pub(crate) type Arrays<A> = [A; 2];
 
-/// Reason why a packed matrix has no such arrays, as a clause that completes
-/// [`Error::NotUpdatable`].
+/// Reason why values cannot be replaced, as a clause that completes
+/// [`Error::NotUpdatable`](crate::Error::NotUpdatable).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoValueSlots(pub(super) &'static str);
 
@@ -23,7 +23,7 @@ impl NoValueSlots {
         Self("it keeps codes of the few values that there were, or only one for all entries");
     /// A part of the values on another device.
     pub(crate) const ON_HOST: Self = Self("a part of the matrix is in the memory of the host");
-    /// Range unknown without waiting, on a GPU.
+    /// Encoded values on a GPU, whose new values would have to be checked.
     pub(super) const UNCHECKED: Self = Self(
         "it stores them in fewer bytes or as codes, and those in the memory of the GPU cannot be \
          checked on the way; `update_values` takes them from the host",
@@ -34,14 +34,14 @@ impl NoValueSlots {
     /// Different new values where one is stored for all entries.
     pub(super) const NOT_THE_SAME: Self =
         Self("it keeps one for all entries, and the new ones are not all the same");
-    /// More slots than 32 bits can count.
-    pub(super) const TOO_MANY: Self = Self("it has 2³² slots or more");
+    /// More slots than 32-bit indices can number.
+    pub(super) const TOO_MANY: Self = Self("its slots need more than 32-bit indices");
 }
 
 /// What a packed matrix has in place of arrays with its values.
 #[derive(Debug)]
 pub(crate) enum NoArrays<E> {
-    /// Nothing to update.
+    /// Nothing, for this reason.
     Reason(NoValueSlots),
     /// Values that are stored in fewer bytes or as codes.
     Encoded(E),
@@ -73,7 +73,7 @@ impl<E> NoArrays<E> {
 pub(crate) type HostValueArrays<'a, T> =
     Result<Arrays<&'a mut [T]>, NoArrays<&'a mut dyn EncodedHost<T>>>;
 
-/// Addresses and numbers of the values of a packed matrix in the memory of a GPU.
+/// Addresses and lengths of the arrays of values of a packed matrix in the memory of a GPU.
 pub(crate) type DeviceValueArrays<'a, T> =
     Result<Arrays<(Ptr<T>, usize)>, NoArrays<&'a dyn EncodedDevice<T>>>;
 

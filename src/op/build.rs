@@ -17,7 +17,8 @@ use std::borrow::Cow;
 use std::sync::Mutex;
 use tracing::field::display;
 
-/// Least ratio of the memory to the copy of a matrix that is made before its plan is chosen.
+/// Ratio of the available memory to the arrays of a matrix from which on the matrix is copied to
+/// the GPU before its plan is chosen.
 const COPY_SHARE: u64 = 4;
 
 /// A matrix to build an operator of.
@@ -68,9 +69,9 @@ impl SparseOpBuilder {
     }
 
     /// Copies a large matrix to the GPU that packs it, and analyses it there. Returns the analysis
-    /// with its time in seconds. There is no copy without a GPU, if the plan is not packed from it,
-    /// or if little memory would be left: then the host analyses the matrix. If the kernels of the
-    /// analysis are not compiled yet, the host analyses it during the copy.
+    /// with its time in seconds. The host analyses the matrix if it is small, if there is no GPU,
+    /// if the host packs the given plan, if little memory would be left, or if the GPU fails; and
+    /// during the copy, if the kernels of the analysis have to be compiled first.
     fn analyzed_and_copied<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
@@ -163,9 +164,9 @@ impl SparseOpBuilder {
         Ok(op)
     }
 
-    /// Decides and packs for a device. If a GPU runs out of memory that was free when the plan was
-    /// chosen, frees the copy of the matrix there, and tries again. A given plan is tried once
-    /// more. Otherwise the memory limit is the free memory, then an eighth of it less each time.
+    /// Decides and packs for a device. After [`Error::GpuMemory`] it frees the copy of the matrix
+    /// and tries again: a given plan one time if there was a copy, otherwise plans within all of
+    /// the free memory, 7/8, 6/8, … 1/8 of it.
     pub(super) fn build_in_memory<T: Scalar>(
         &self,
         device: &Device,

@@ -1,6 +1,6 @@
 //! New values on the same pattern.
 
-use super::multi::SpmmPacking;
+use super::spmm::SpmmPacking;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{ResidentMatrix, Updater};

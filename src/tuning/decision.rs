@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
-/// Relative difference up to which predictions are ties. No prediction is more accurate, and two
-/// runs must choose the same plan.
+/// Relative difference up to which predicted times are ties, and measured times of a check. No
+/// prediction is more accurate.
 pub const TIE_BAND: f64 = 0.02;
 
-/// Relative difference up to which measured times are ties. A predicted plan is not changed for
-/// less.
+/// Relative difference up to which measured times of a calibration are ties. A predicted plan is
+/// not changed for less.
 pub(super) const TIMING_BAND: f64 = 0.01;
 
 /// Inputs of the choice besides the matrix and the device.
@@ -252,12 +252,12 @@ pub enum TimingOutcome {
     Won,
     /// Not distinguishable from the winner of its group.
     Tied {
-        /// Time over that of the winner, preparation included.
+        /// Time over that of the winner; a calibration adds the share of the preparation.
         ratio: f64,
     },
     /// Slower than the winner of its group.
     Slower {
-        /// Time over that of the winner, preparation included.
+        /// Time over that of the winner; a calibration adds the share of the preparation.
         ratio: f64,
         /// True if the plan was eliminated before the end of the timing run.
         early: bool,
@@ -269,16 +269,16 @@ pub enum TimingOutcome {
         /// The reason.
         reason: String,
     },
-    /// Not enough memory beside the current winner.
+    /// More memory than a plan may take beside the fastest so far.
     NoRoom {
         /// Required bytes.
         needed: u64,
-        /// Remaining bytes of the limit for all packed matrices together.
+        /// Largest number of bytes.
         left: u64,
     },
     /// Packing would have exceeded the time limit.
     NoTime,
-    /// The expected products would not have amortised packing, by the measured times of plain CSR.
+    /// The expected gain over the fastest measured plan does not amortise packing.
     Unpaid {
         /// Expected saving over the expected products, in seconds.
         gain: f64,
@@ -306,7 +306,7 @@ impl Display for TimingOutcome {
             // The reason may be that of a stored timing run.
             Self::Failed { reason } => write!(f, "failed: {}", printable(reason)),
             Self::NoRoom { needed, left } => {
-                write!(f, "not timed: needs {needed} bytes, of which {left} are left")
+                write!(f, "not timed: needs {needed} bytes, and may take {left}")
             }
             Self::NoTime => f.write_str("not timed: packing would exceed the time limit"),
             Self::Unpaid { .. } => {

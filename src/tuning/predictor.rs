@@ -43,15 +43,15 @@ impl<'a> Predictor<'a> {
         let work_terms =
             work_terms(work, features, cache, &profile.cache_reach.scaled(scale.cache), device);
         // No kernel was measured.
-        let default = || Some(("", profile.default_coefficients(scalar, plan, work)?));
-        let known = profile.of_kernel(scalar, kernel).map(|(kernel, &c)| (kernel, c));
+        let default = || Some((None, profile.default_coefficients(scalar, plan, work)?));
+        let known = profile.of_kernel(scalar, kernel).map(|(kernel, &c)| (Some(kernel), c));
         let prediction = known.or_else(default).map(|(kernel, c)| {
             let packed =
-                plan.preparation(on, kernel).and_then(|like| profile.coefficients(scalar, like));
+                plan.prepared_like(on, kernel).and_then(|like| profile.coefficients(scalar, like));
             let c = Coefficients::new(c.terms(), packed.unwrap_or(&c).packing());
             let prediction = Prediction::new(&scale.coefficients(&c), work, &work_terms, device);
             let Some(learned) = &profile.correction else { return prediction };
-            let corrected = match learned.of(scalar, kernel) {
+            let corrected = match kernel.and_then(|kernel| learned.of(scalar, kernel)) {
                 Some(kernel) => {
                     let values = correction_features(work, features, cache);
                     prediction.corrected(kernel, learned.limit, &values)

@@ -78,16 +78,6 @@ pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients
     fits
 }
 
-/// Root mean square of the relative errors of `coefficients`.
-pub fn relative_error(coefficients: &Coefficients, observations: &[Observation]) -> f64 {
-    let error = |o: &Observation| {
-        let predicted: f64 =
-            coefficients.terms().iter().zip(&o.work_terms).map(|(c, a)| c * a).sum();
-        (predicted / o.product - 1.0).powi(2)
-    };
-    (observations.iter().map(error).sum::<f64>() / observations.len().max(1) as f64).sqrt()
-}
-
 /// Non-negative least squares of Σ unknown·factor = value.
 fn solve<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64, f64)>) -> [f64; N] {
     let mut normal = Normal::default();
@@ -156,6 +146,16 @@ impl<const N: usize> Normal<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Root mean square of the relative errors of `coefficients`.
+    fn relative_error(coefficients: &Coefficients, observations: &[Observation]) -> f64 {
+        let error = |o: &Observation| {
+            let predicted: f64 =
+                coefficients.terms().iter().zip(&o.work_terms).map(|(c, a)| c * a).sum();
+            (predicted / o.product - 1.0).powi(2)
+        };
+        (observations.iter().map(error).sum::<f64>() / observations.len().max(1) as f64).sqrt()
+    }
 
     #[test]
     fn known_coefficients_are_found_again() {

@@ -37,7 +37,7 @@ use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
 };
 use driver::Attempt;
-use peer_calls::{is_admitted, on_behalf, outside_calls};
+use peer_calls::{exclude_calls, holds_lock, inherit_lock};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fmt::{self, Debug, Display};
@@ -279,7 +279,7 @@ impl Gpu {
     pub(crate) fn kernel(&self, module: impl Into<Module>, name: &str) -> Result<Kernel, Error> {
         let module = module.into();
         // The driver loads a module when it is first used, and a kernel when it is looked up.
-        let _outside = outside_calls();
+        let _outside = exclude_calls();
         let loaded = self.code_with(module, name)?;
         let symbol = CString::new(name).expect("names of kernels hold no NUL");
         // A module loaded earlier may be queried by a thread that has no context yet.
@@ -306,9 +306,9 @@ impl Gpu {
         };
         let missing = kernels.into_iter().filter(is_missing);
         thread::scope(|scope| {
-            let admitted = is_admitted();
+            let holds = holds_lock();
             for (module, name) in missing {
-                let compile = move || on_behalf(admitted, || drop(self.code_with(module, &name)));
+                let compile = move || inherit_lock(holds, || drop(self.code_with(module, &name)));
                 // Without a thread, and after a failure, it is compiled when it is first used.
                 let _ = thread::Builder::new().spawn_scoped(scope, compile);
             }
@@ -342,7 +342,7 @@ impl Gpu {
         if let Some(loaded) = self.loaded(module, name) {
             return Ok(loaded);
         }
-        let _outside = outside_calls();
+        let _outside = exclude_calls();
         // Threads that need the same code wait for the first.
         let unit = (module, compiler::is_selectable(module).then(|| name.to_owned()));
         let lock = {

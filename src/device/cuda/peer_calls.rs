@@ -1,33 +1,35 @@
-//! Calls in which kernels of a GPU wait for another one, one at a time in a process.
+//! Peer calls: calls in which kernels wait for kernels of other GPUs, one at a time in a process.
 //!
-//! The driver waits for running kernels where memory is freed or shared and where code is loaded,
-//! and meanwhile keeps other threads from enqueuing. If one of these kernels waits for a kernel
-//! that a thread cannot enqueue, neither continues. During a call other threads therefore neither
-//! load code nor allocate shared memory, and memory is freed after the call.
+//! The driver waits for running kernels where memory is freed or made accessible to peers and where
+//! code is loaded, and keeps other threads from enqueuing meanwhile. If one of these kernels waits
+//! for a kernel that such a thread has yet to enqueue, neither continues. During a peer call, other
+//! threads do not load modules, look up kernels or allocate peer-accessible memory. Memory is freed
+//! after the call.
 
 use super::Gpu;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Held exclusively during a call, and shared by what must not happen meanwhile.
+/// Written during a peer call; read where kernels are loaded and peer-accessible memory allocated.
 static CALL: RwLock<()> = RwLock::new(());
 
-/// Work that is left for the time without a call.
+/// Memory to free after the present peer call.
 static DEFERRED: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// True in a thread that works for the call, or holds the lock already.
-    static ADMITTED: Cell<bool> = const { Cell::new(false) };
+    /// True if this thread has locked [`CALL`] or works for the thread that has: it does not lock
+    /// again.
+    static HOLDS_LOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A call in which kernels wait for other GPUs. Other calls wait for its end.
+/// Section, one at a time in a process, in which kernels wait for kernels of other GPUs.
 #[derive(Debug)]
 pub struct PeerCall {
     lock: Option<RwLockWriteGuard<'static, ()>>,
 }
 
 impl Gpu {
-    /// Begins a call in which kernels wait for other GPUs.
+    /// Begins a peer call, for all GPUs of the process.
     pub(crate) fn peer_call(&self) -> PeerCall {
         PeerCall::new()
     }
@@ -40,7 +42,7 @@ impl PeerCall {
 
     /// Runs `body`, a part of the call, on this thread.
     pub fn run<R>(&self, body: impl FnOnce() -> R) -> R {
-        let _admitted = Admitted::new();
+        let _holder = LockHolder::new();
         body()
     }
 }
@@ -48,65 +50,65 @@ impl PeerCall {
 impl Drop for PeerCall {
     fn drop(&mut self) {
         self.lock = None;
-        finish();
+        run_deferred();
     }
 }
 
-/// Guard during which this thread is admitted.
+/// Guard during which this thread counts as a holder of the lock.
 #[derive(Debug)]
-struct Admitted {
+struct LockHolder {
     before: bool,
 }
 
-impl Admitted {
+impl LockHolder {
     fn new() -> Self {
-        Self { before: ADMITTED.replace(true) }
+        Self { before: HOLDS_LOCK.replace(true) }
     }
 }
 
-impl Drop for Admitted {
+impl Drop for LockHolder {
     fn drop(&mut self) {
-        ADMITTED.set(self.before);
+        HOLDS_LOCK.set(self.before);
     }
 }
 
-/// Guard during which no other thread begins a call.
+/// Guard during which no other thread begins a peer call.
 #[derive(Debug)]
-pub(super) struct OutsideCalls {
-    _lock: Option<(Admitted, RwLockReadGuard<'static, ()>)>,
+pub(super) struct ExcludedCalls {
+    _lock: Option<(LockHolder, RwLockReadGuard<'static, ()>)>,
 }
 
-/// Waits for the end of a call of other threads, and keeps calls from beginning.
-pub(super) fn outside_calls() -> OutsideCalls {
-    let lock = || (Admitted::new(), CALL.read().unwrap_or_else(PoisonError::into_inner));
-    OutsideCalls { _lock: (!is_admitted()).then(lock) }
+/// Waits for the end of a peer call of other threads, and keeps another one from beginning.
+pub(super) fn exclude_calls() -> ExcludedCalls {
+    let lock = || (LockHolder::new(), CALL.read().unwrap_or_else(PoisonError::into_inner));
+    ExcludedCalls { _lock: (!holds_lock()).then(lock) }
 }
 
-/// True if this thread works for a call or keeps calls from beginning.
-pub(super) fn is_admitted() -> bool {
-    ADMITTED.get()
+/// True if this thread has the lock, or works for the thread that has.
+pub(super) fn holds_lock() -> bool {
+    HOLDS_LOCK.get()
 }
 
-/// Runs `body` on a thread that works for one that is `admitted` or not.
-pub(super) fn on_behalf<R>(admitted: bool, body: impl FnOnce() -> R) -> R {
-    let _admitted = admitted.then(Admitted::new);
+/// Runs `body` for another thread, for which [`holds_lock`] is `holds`.
+pub(super) fn inherit_lock<R>(holds: bool, body: impl FnOnce() -> R) -> R {
+    let _holder = holds.then(LockHolder::new);
     body()
 }
 
-/// Does `work`, after the present call if there is one.
+/// Runs `work`, after the present peer call if there is one.
 pub(super) fn after_call(work: impl FnOnce() + Send + 'static) {
     match CALL.try_read() {
         Ok(_lock) => work(),
         Err(_) => {
             deferred().push(Box::new(work));
-            // The call may have ended in between.
-            finish();
+            // The peer call may have ended in between.
+            run_deferred();
         }
     }
 }
 
-/// Does the deferred work, unless there is a call, whose end does it.
-fn finish() {
+/// Runs the deferred work, unless there is a peer call, which runs it at its end.
+fn run_deferred() {
     if let Ok(_lock) = CALL.try_read() {
         let works = std::mem::take(&mut *deferred());
         works.into_iter().for_each(|work| work());
@@ -130,15 +132,15 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         let is_freed = Arc::new(AtomicBool::new(false));
         let call = PeerCall::new();
-        // The threads of the call are admitted, and may be nested.
-        call.run(|| drop((outside_calls(), outside_calls())));
-        call.run(|| on_behalf(is_admitted(), || drop(outside_calls())));
-        assert!(!is_admitted());
+        // Threads of the call do not lock again.
+        call.run(|| drop((exclude_calls(), exclude_calls())));
+        call.run(|| inherit_lock(holds_lock(), || drop(exclude_calls())));
+        assert!(!holds_lock());
         let freed = is_freed.clone();
         after_call(move || freed.store(true, SeqCst));
         let other = thread::spawn(move || {
-            let _outside = outside_calls();
-            let _nested = outside_calls();
+            let _outside = exclude_calls();
+            let _nested = exclude_calls();
             sender.send(()).unwrap();
         });
         assert!(receiver.recv_timeout(Duration::from_millis(50)).is_err());
@@ -148,7 +150,7 @@ mod tests {
         other.join().unwrap();
         // Another thread may hold the lock for a moment, and then does the work itself.
         while !is_freed.load(SeqCst) {
-            finish();
+            run_deferred();
         }
     }
 }

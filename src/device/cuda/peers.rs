@@ -5,7 +5,7 @@
 
 use super::api::{self, DriverError, symbol};
 use super::driver::{self, Attempt};
-use super::peer_calls::outside_calls;
+use super::peer_calls::exclude_calls;
 use super::{Buffer, Gpu};
 use crate::Error;
 use cudarc::driver::sys::{CUdevice, CUdeviceptr, CUmemoryPool, CUstream};
@@ -86,7 +86,7 @@ impl Gpu {
         others: &[Gpu],
         len: usize,
     ) -> Result<Buffer<T>, Error> {
-        let _outside = outside_calls();
+        let _outside = exclude_calls();
         let pool = self.bind().and_then(|_current| {
             let pool = self.peer_pool(others);
             pool.attempt(self.ordinal(), || "share memory with other GPUs".to_owned())

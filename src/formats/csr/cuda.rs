@@ -1,4 +1,5 @@
-//! CSR on a GPU: some lanes per row, or blocks with equal chunks of entries and row ends.
+//! CSR on a GPU: some lanes per row, or a block per chunk of about equally many entries and row
+//! ends.
 
 use super::chunks::{Chunk, Chunking, Cutting};
 use super::{CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
@@ -15,9 +16,9 @@ use std::sync::Arc;
 /// Name of the kernel file.
 const FILE: &str = "csr";
 
-/// Residency of a matrix. Lanes that return for more entries of a row find the rest of a line in
-/// the caches, from which evict-first loads drive it out: on an H200 `csr(scalar)` then takes 101
-/// in place of 53 µs for rows of 20 and 136 MB.
+/// Residency of a matrix. A lane that loads a row in several steps reads a cache line several
+/// times, and evict-first loads evict it in between: `csr(scalar)` takes 101 µs with them and 53 µs
+/// without (H200, rows of 20, 136 MB).
 fn residency<T: Scalar>(
     plan: CsrPlan,
     gpu: Gpu,

@@ -118,8 +118,8 @@ impl Format for Dia {
         "dia"
     }
 
-    fn preparation(_: &DiaPlan, _: Target, measured: &str) -> Option<&'static str> {
-        measured.is_empty().then_some("ell")
+    fn prepared_like(_: &DiaPlan, _: Target, measured: Option<&str>) -> Option<&'static str> {
+        measured.is_none().then_some("ell")
     }
 
     fn estimate_bounds(_: &DiaPlan, analysis: &Analysis) -> Result<RangeInclusive<f64>, String> {

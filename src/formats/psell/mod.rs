@@ -200,8 +200,8 @@ impl Format for Psell {
         plan::fallback_kernels(kernel)
     }
 
-    fn preparation(plan: &PsellPlan, on: Target, measured: &str) -> Option<&'static str> {
-        plan.preparation(on, measured)
+    fn prepared_like(plan: &PsellPlan, on: Target, measured: Option<&str>) -> Option<&'static str> {
+        plan.prepared_like(on, measured)
     }
 
     fn spmm_plan(analysis: &Analysis, on: Target) -> Option<PsellPlan> {

@@ -1,10 +1,10 @@
 //! Check of a predicted plan on the matrix itself, with few products.
 //!
-//! The kernels of plain CSR with the least predicted times come first: they share one set of
-//! arrays. Another plan is packed only if its expected improvement on the fastest measured plan,
-//! over all expected products, exceeds its cost. The times of plans are log-normal around their
-//! predictions, and a measurement corrects the predictions of similar plans. The fastest plan
-//! stays; of equally fast plans the one that was predicted to be faster.
+//! Kernels of plain CSR come first, those with the least predicted times and `csr(balanced)`: they
+//! share one set of arrays. Another plan is packed only if its expected improvement on the fastest
+//! measured plan, over all expected products, exceeds its cost. The times of plans are log-normal
+//! around their predictions, and a measurement corrects the predictions of similar plans. The
+//! fastest plan stays; of equally fast plans the one that was predicted to be faster.
 
 mod expectation;
 #[cfg(test)]
@@ -39,15 +39,15 @@ const MOST_PACKED: usize = 8;
 /// Largest number of products for one plan; more would not make its time more accurate.
 const MOST_PRODUCTS: u64 = 40;
 
-/// Fewest products for one plan on a GPU, with the warm-up, if the budget allows: nothing
-/// interrupts them, and further plans are worth more than a more accurate time.
+/// Fewest products for one plan on a GPU, warm-up included, if the budget allows. Times of a GPU
+/// vary little, and further plans are worth more than a more accurate time.
 const ENOUGH_PRODUCTS: u64 = 8;
 
 /// Seconds of products, at the speed of the fastest plan so far, that make a time on a GPU
 /// accurate.
 const ENOUGH_SECONDS: f64 = 300e-6;
 
-/// Timed batches of a plan on a CPU, of which the least counts. Nothing interrupts one on a GPU.
+/// Timed batches of a plan on a CPU; the fastest counts. On a GPU there is one.
 const CPU_BATCHES: u64 = 2;
 
 /// Most batches, while the time falls: branch predictors learn row lengths in several products.
@@ -66,8 +66,8 @@ const FEWEST_PRODUCTS: u64 = 1 + CPU_BATCHES;
 /// start of a thread, whatever the plan.
 const FEWEST_ENTRIES: u64 = 4096;
 
-/// Number of kernels of CSR that are timed: those with the least predictions. `csr(balanced)` is
-/// timed besides them.
+/// Number of CSR kernels that are timed for their predictions. `csr(balanced)` and a predicted plan
+/// of CSR are timed as well.
 const CSR_KERNELS: usize = 2;
 
 /// Bytes of packed matrices that are held at the same time on a CPU. Above it, the fastest plan so
@@ -82,7 +82,7 @@ const MOST_BYTES_ON_CPU: f64 = 1.3;
 /// Limits of a check.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
-    /// Number of timed products.
+    /// Largest number of products, warm-up included.
     pub(crate) products: u64,
     /// Number of products that amortise packing.
     pub(crate) calls: u64,
@@ -120,7 +120,8 @@ pub(crate) struct Checked<P> {
 ///
 /// # Errors
 ///
-/// If neither CSR nor the predicted plan can be packed and multiplied: the first error.
+/// If neither CSR nor the predicted plan can be packed and multiplied: the first error; or if
+/// packing the winner again fails.
 pub(crate) fn check<A: PlanTimer>(
     timer: &A,
     clock: &dyn Clock,
@@ -158,8 +159,9 @@ struct Check<'a, A: PlanTimer> {
     packed: usize,
     /// Least measured time of a product.
     least: f64,
-    /// Seconds of packing, and bytes of the packed matrices held at the same time.
+    /// Seconds of packing.
     packing: f64,
+    /// Peak bytes of the packed matrices held at the same time.
     held_bytes: u64,
     /// First error of packing or multiplying.
     failure: Option<Error>,
@@ -234,7 +236,8 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         Ok(self.finish(place, ready))
     }
 
-    /// Bytes that a packed plan may take beside the fastest so far, which takes `held`.
+    /// Largest size of a plan to pack beside the fastest so far, which takes `held` bytes. A CPU
+    /// packs no other plan than the predicted one that is much larger than CSR.
     fn room(&self, place: usize, held: u64) -> u64 {
         let left = if held > 0 { self.budget.memory.saturating_sub(held) } else { u64::MAX };
         let csr = (0..self.candidates.len()).find(|&place| self.is_csr(place));
@@ -258,7 +261,7 @@ impl<'a, A: PlanTimer> Check<'a, A> {
             rank += 1;
             rank <= CSR_KERNELS || place == 0 || self.candidates[place].plan == balanced
         });
-        // The predicted plan is timed in any case.
+        // A predicted plan of CSR is timed first.
         if let Some(at) = csr.iter().position(|&place| place == 0) {
             csr[..=at].rotate_right(1);
         }
@@ -390,8 +393,8 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         }
     }
 
-    /// The plan to pack next: the one with the largest expected gain over its cost, if that is
-    /// positive and products are left.
+    /// The plan to pack next: the one with the largest expected gain minus cost, if that is
+    /// positive and products are left. The predicted plan if none was measured.
     fn next_to_pack(&mut self, fastest: Option<&Fastest<A::Packed>>) -> Option<usize> {
         let Some(fastest) = fastest else {
             return (self.timings[0] == PlanTiming::Pending).then_some(0);
