@@ -248,29 +248,29 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         let [target, limit] = [TARGET, LIMIT].map(|register| registers[usize::from(register)]);
         let (done, from) = (registers[usize::from(COLUMN)] as usize, self.problem.columns.len());
         self.batches += 1;
-        let mut seen = BatchResults { residuals: Vec::new(), status: 0 };
+        let mut found = BatchResults { residuals: Vec::new(), status: 0 };
         for (j, last) in (from..done).zip(ring(registers, HISTORY, from, done)) {
             let first = usize::from(self.element(0, j));
             let column: Vec<f64> =
                 registers[first..=first + j].iter().copied().chain([last]).collect();
             if !column.iter().all(|element| element.is_finite()) {
-                seen.status = NOT_FINITE;
+                found.status = NOT_FINITE;
                 break;
             }
             let Some(residual) = self.problem.push(column) else {
-                seen.status = BREAKDOWN;
+                found.status = BREAKDOWN;
                 break;
             };
-            seen.residuals.push(residual);
+            found.residuals.push(residual);
             if residual * residual <= target {
-                seen.status = CONVERGED;
+                found.status = CONVERGED;
                 break;
             }
-            if (before + seen.residuals.len()) as f64 >= limit {
+            if (before + found.residuals.len()) as f64 >= limit {
                 break;
             }
         }
-        seen
+        found
     }
 
     fn finish(

@@ -388,10 +388,10 @@ impl<T: Scalar> Solver<'_, T> {
         let mut ended = 0;
         while let (0, Some(number)) = (ended, self.iteration.next()) {
             let registers = self.batch(number, false)?;
-            let seen = self.iteration.observe(&registers, self.iterations());
-            ended = seen.status;
-            let now = self.iterations() + seen.residuals.len();
-            let residuals = seen.residuals.iter().map(|residual| residual / norm);
+            let found = self.iteration.observe(&registers, self.iterations());
+            ended = found.status;
+            let now = self.iterations() + found.residuals.len();
+            let residuals = found.residuals.iter().map(|residual| residual / norm);
             let noted = self.driver.note(now, residuals);
             if ended == 0 && self.iterations() >= self.settings.max_iterations {
                 ended = EXHAUSTED;

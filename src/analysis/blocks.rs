@@ -11,15 +11,14 @@ const TILE_ROWS: usize = 12;
 /// Largest number of entries at which all entries are counted.
 const EXACT_NNZ: usize = 1 << 12;
 
-/// Minimum size of a sample, in entries, approximately.
+/// Smallest sample, in entries, approximately.
 const MIN_SAMPLE: usize = 1 << 11;
 
-/// Beyond that, one entry in `SAMPLING` is sampled, which keeps the cost well below that of an SpMV
-/// …
+/// Sampling distance in entries, which keeps the cost well below that of an SpMV.
 const SAMPLING: usize = 32;
 
-/// … up to this number of samples, enough for an error of a few per cent even if rows have
-/// hundreds of entries.
+/// Largest sample, in entries: enough for an error of a few per cent even if rows have hundreds of
+/// entries.
 const MAX_SAMPLE: usize = 1 << 17;
 
 /// Minimum number of sampled tiles, independent of the length of their rows.

@@ -15,12 +15,16 @@ pub(crate) const VALUE_SLOTS: usize = 1 << VALUE_SLOT_BITS;
 /// volume 3, 6.4).
 pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Precisions that do not hold all values, as flags.
+/// Flag of a value that BF16 does not hold.
 pub(crate) const NOT_BF16: u32 = 1;
+
+/// Flag of a value that F16 does not hold.
 pub(crate) const NOT_F16: u32 = 2;
+
+/// Flag of a value that `f32` does not hold.
 pub(crate) const NOT_F32: u32 = 4;
 
-/// Analysis on a GPU: rows of a block, a multiple of all measured windows.
+/// Rows of a block in the analysis on a GPU, a multiple of all measured windows.
 pub(crate) const TILE_ROWS: usize = 4096;
 
 /// Row lengths that are counted in a table; longer ones are listed.
@@ -40,12 +44,15 @@ pub(crate) const GROUP_BITS: u32 = 3;
 /// TAOCP 3, 6.4).
 pub(crate) const GROUP_SPREAD: u16 = 0x9e37;
 
-/// Reuse distances within a window lie below `2^CLASSES`.
+/// Number of classes of reuse distances, by binary logarithm: those within a window lie below
+/// `2^CLASSES`.
 pub(crate) const CLASSES: usize = 20;
 
 /// Bits of a place in all windows.
 pub(crate) const PLACE_BITS: u32 = 24;
 
-/// Values per digit for sorting touches, and touches of a tile per thread.
+/// Values per digit for sorting touches.
 pub(crate) const TOUCH_DIGITS: usize = 256;
+
+/// Touches of a tile per thread, for sorting touches.
 pub(crate) const TOUCH_ROUNDS: usize = 16;

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Largest number of entries at which all entries are measured.
 const EXACT_NNZ: usize = 1 << 14;
 
-/// Beyond that, one section of entries in `SAMPLING` is measured.
+/// Sampling distance in sections of entries.
 const SAMPLING: usize = 16;
 
 /// Sections per parallel task: distributing fewer takes longer than measuring them.

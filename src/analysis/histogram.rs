@@ -80,10 +80,10 @@ impl Histogram {
     /// rows.
     pub fn quantile(&self, q: f64) -> u32 {
         let wanted = (q * self.nrows() as f64).ceil().max(1.0);
-        let mut seen = 0;
+        let mut counted = 0;
         for &(len, rows) in &self.0 {
-            seen += rows;
-            if seen as f64 >= wanted {
+            counted += rows;
+            if counted as f64 >= wanted {
                 return len;
             }
         }
@@ -92,10 +92,10 @@ impl Histogram {
 
     /// Row length at place `index` in ascending order; the longest past the end, 0 without rows.
     pub fn nth(&self, index: u64) -> u32 {
-        let mut seen = 0;
+        let mut counted = 0;
         let reached = self.0.iter().find(|&&(_, rows)| {
-            seen += rows;
-            seen > index
+            counted += rows;
+            counted > index
         });
         reached.or(self.0.last()).map_or(0, |c| c.0)
     }

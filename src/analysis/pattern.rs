@@ -36,7 +36,7 @@ pub struct Pattern {
     /// below 2⁸: their columns fit 8 bits, counted from the smallest. A slice without entries has
     /// no span and fits.
     pub span_below_8_bits: f64,
-    /// The same for spans below 2¹⁶.
+    /// Share of the slices whose span is below 2¹⁶.
     pub span_below_16_bits: f64,
     /// Occupied diagonals: distinct `col - row`.
     pub diagonals: u64,

@@ -283,7 +283,7 @@ impl Device {
     /// Returns the properties of the device.
     #[doc(hidden)]
     pub fn spec(&self) -> DeviceSpec {
-        /// Queried once: in a virtual machine the query takes microseconds.
+        /// Name of the CPU, queried once: in a virtual machine the query takes microseconds.
         static BRAND: OnceLock<String> = OnceLock::new();
         match self {
             Self::Cpu => DeviceSpec {

@@ -89,6 +89,7 @@ impl<'a, T: Scalar> RowPacker<'a, T> {
     pub(crate) fn new(a: &'a CsrSource<T>) -> Result<Self, Error> {
         /// Bytes per row: order of the rows and counts of digits.
         const ROW: usize = 5;
+        /// Bytes that do not depend on the number of rows.
         const SMALL: usize = 1 << 16;
         let histogram = Histogram::on_gpu(a)?;
         let work = WorkingMemory::new(a.gpu, ROW * a.nrows + SMALL)?;

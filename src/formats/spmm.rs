@@ -26,8 +26,8 @@ const IN_PLACE_LIMIT: usize = 1 << 28;
 /// Columns that a CPU thread copies at a time.
 const COPIED_COLUMNS: usize = 1 << 12;
 
-/// Columns of these that are copied for one vector before the next vector: whole cache lines on
-/// both sides, which stay in the fastest cache even if the distance of vectors is a power of two.
+/// Columns that are copied for one vector before the next vector: whole cache lines on both sides,
+/// which stay in the fastest cache even if the distance of vectors is a power of two.
 const COPIED_TOGETHER: usize = 32;
 
 /// Memory layout of a multivector.

@@ -38,7 +38,7 @@ impl NoValueSlots {
     pub(super) const TOO_MANY: Self = Self("its slots need more than 32-bit indices");
 }
 
-/// What a packed matrix has in place of arrays with its values.
+/// Substitute for arrays of values in a packed matrix.
 #[derive(Debug)]
 pub(crate) enum NoArrays<E> {
     /// Nothing, for this reason.

@@ -36,7 +36,7 @@ pub(crate) enum Repeated {
     /// Summed in the order of the sequence.
     Summed,
     /// Stored individually, in the order of the sequence.
-    Kept,
+    Separate,
 }
 
 /// An entry of a bucket, without padding: all entries of a matrix are held in this form beside the

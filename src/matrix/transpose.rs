@@ -56,7 +56,7 @@ impl<T: Scalar> CsrView<'_, T> {
             spare.with(|sequence| run(sequence, entries))
         });
         let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
-        to_csr(self.ncols(), self.nrows(), buckets, runs, Repeated::Kept)
+        to_csr(self.ncols(), self.nrows(), buckets, runs, Repeated::Separate)
     }
 
     /// True if the matrix equals the given transpose of it, bit for bit; the order of a row's

@@ -76,7 +76,7 @@ impl Filling {
     /// operations: their cache lines have the normal priority. After the reading pass nearly all
     /// lines are clean, so that the batch does not include the time of writing them back.
     fn pass(&mut self) -> Result<(), Error> {
-        /// Any register beyond the reserved ones.
+        /// Register of the unused sum, beyond the reserved ones.
         const SUM: u16 = 8;
         let keep = Some(Coefficient::ONE);
         self.passes.combine(&mut self.data, Combine { keep, ..Combine::new() })?;
@@ -87,9 +87,10 @@ impl Filling {
 
 /// Bytes that evict a product's data from the last-level cache of a device.
 fn filling_bytes(device: &Device) -> u64 {
-    /// Caches do not replace strictly the oldest line, hence this factor.
+    /// Size of the filling over that of the cache; caches do not replace strictly the oldest line.
     const TIMES: u64 = 2;
-    /// Virtual machines report the cache of a whole package, of which a core can use a part.
+    /// Largest filling on a CPU, in bytes. Virtual machines report the cache of a whole package, of
+    /// which a core can use a part.
     const CPU_LIMIT: u64 = 256 << 20;
     let bytes = device.last_cache_bytes().saturating_mul(TIMES);
     if *device == Device::Cpu { bytes.min(CPU_LIMIT) } else { bytes }

@@ -26,7 +26,7 @@ pub fn measure(device: &Device) -> Result<Ceilings, Error> {
 
 /// Copy bandwidth of all threads together, reads plus writes, in bytes per second.
 fn copy_bandwidth() -> Result<f64, Error> {
-    /// Larger than the last-level cache of all but a few processors.
+    /// Size of the copied array: larger than the last-level cache of all but a few processors.
     const BYTES: usize = 256 << 20;
     const REPEATS: usize = 5;
     // Not zeros: the system may provide zeroed pages without any memory behind them.

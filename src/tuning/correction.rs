@@ -30,7 +30,7 @@ pub enum Feature {
     Vectors,
     /// Share of the gathers whose group of columns was touched within 2¹⁰ entries.
     Within1k,
-    /// The same for 2¹⁶ entries.
+    /// Share of the gathers whose group of columns was touched within 2¹⁶ entries.
     Within64k,
     /// Share of entries whose column follows that of the entry before.
     Contiguous,
@@ -146,7 +146,7 @@ impl Correction {
 
     /// True if all factors are finite and above 0.
     pub fn is_valid(&self) -> bool {
-        /// No factor above e¹⁰ is known.
+        /// Largest logarithm of a factor; no factor above e¹⁰ is known.
         const MOST: f32 = 10.0;
         let is_valid = |kernel: &KernelCorrection| {
             let points = kernel.curves.values().flatten();

@@ -281,7 +281,8 @@ impl Coefficients {
 pub struct CacheReach {
     /// Number of entries after which a group of eight columns is still in the nearest cache.
     pub near: f64,
-    /// The same for the middle caches of a core, and for the shared L2 of a GPU.
+    /// Number of entries after which a group of eight columns is still in the middle caches of a
+    /// core, or in the shared L2 of a GPU.
     pub far: f64,
     /// Number of row-length changes that branch predictors learn when the same rows are repeated.
     pub branches: f64,
@@ -402,7 +403,7 @@ mod tests {
         (cpu.clone(), DeviceSpec { gpu: Some(gpu), ..cpu })
     }
 
-    /// Work terms of split long rows, the longest with `max` entries.
+    /// Work terms of a plan with long rows, the longest with `max` entries.
     fn work_terms_of(max: u32, tail: u64, device: &DeviceSpec) -> WorkTerms {
         let features = MatrixFeatures {
             nrows: 100,
@@ -419,10 +420,10 @@ mod tests {
     #[test]
     fn terms_of_gpus_and_of_branch_predictors() {
         let (cpu, gpu) = devices();
-        let apart =
+        let latency =
             |max, tail, device| work_terms_of(max, tail, device)[Term::LongRowLatency as usize];
-        assert_eq!((apart(7 * 1024, 9, &gpu), apart(0, 9, &gpu)), (3.0, 0.0));
-        assert_eq!((apart(7 * 1024, 0, &gpu), apart(7 * 1024, 9, &cpu)), (0.0, 0.0));
+        assert_eq!((latency(7 * 1024, 9, &gpu), latency(0, 9, &gpu)), (3.0, 0.0));
+        assert_eq!((latency(7 * 1024, 0, &gpu), latency(7 * 1024, 9, &cpu)), (0.0, 0.0));
         let uneven = |device| work_terms_of(9, 0, device)[Term::Uneven as usize];
         assert!(uneven(&gpu) > 0.0 && uneven(&cpu) == 0.0);
         let masks = |device| work_terms_of(9, 0, device)[Term::MaskedGathers as usize];

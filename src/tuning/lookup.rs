@@ -29,11 +29,11 @@ pub const VARIABLE: &str = "SPARSEOP_PROFILE";
 /// Folder of user profiles, below the platform's configuration folder.
 const FOLDER: &str = "sparseop/profiles";
 
-/// Extension of the files in that folder.
+/// Extension of the files of user profiles.
 const ENDING: &str = "ron";
 
-/// Largest number of files read from that folder, the first by name. More files are a mistake, and
-/// would take long to read.
+/// Largest number of user profiles that are read from a folder, the first by name. More files are a
+/// mistake, and would take long to read.
 const MAX_FILES: usize = 64;
 
 /// Source of a profile.

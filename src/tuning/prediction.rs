@@ -98,7 +98,8 @@ impl Prediction {
     /// Standard deviation of the logarithm of measured over predicted time; a usual one if it is
     /// not known.
     pub fn uncertainty(&self) -> f64 {
-        /// Half of the standard deviation that a check assumes for an H200.
+        /// Uncertainty of a kernel without one: half of the standard deviation that a check assumes
+        /// for an H200.
         const USUAL: f64 = 0.175;
         self.spread.unwrap_or(USUAL)
     }

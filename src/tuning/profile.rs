@@ -146,7 +146,7 @@ impl Profile {
     /// Description of an inadmissible value, if any.
     #[doc(hidden)]
     pub fn defect(&self) -> Option<String> {
-        /// Larger than any cache, in bytes.
+        /// Upper limit of a cache size, in bytes.
         const MOST: f64 = 1e15;
         if !self.names().all(is_plain) {
             return Some(format!(
@@ -274,9 +274,8 @@ impl Profile {
         }
     }
 
-    /// Coefficients of a kernel, if it was measured. For a kernel that also multiplies split long
-    /// rows, or whose values take fewer bytes or none, otherwise those of the same kernel without
-    /// that property.
+    /// Coefficients of a kernel, if it was measured, or those of its first measured fallback
+    /// kernel.
     #[doc(hidden)]
     pub fn coefficients(&self, scalar: ScalarKind, kernel: &str) -> Option<&Coefficients> {
         self.of_kernel(scalar, kernel).map(|(_, coefficients)| coefficients)

@@ -270,7 +270,8 @@ pub fn time_interleaved_until(
 /// overhead would be included in the time of a product. The least time is used, so that a single
 /// interruption does not count.
 fn settle(batch: &mut TimedBatch<'_>, repeats: &mut u32, batch_seconds: f64) -> Result<(), Error> {
-    /// Each try shares the overhead among more products; the third is nearly exact.
+    /// Largest number of trial batches. Each shares the overhead among more products; the third is
+    /// nearly exact.
     const TRIES: usize = 3;
     let mut once = batch(1)?;
     for _ in 0..TRIES {

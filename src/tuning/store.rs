@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Environment variable that names the parent folder of the store; `off` disables it.
 pub const STORE_VARIABLE: &str = "SPARSEOP_STORE";
 
-/// Folder of decisions below it.
+/// Folder of decisions, below the parent folder of the store.
 const FOLDER: &str = "sparseop/decisions";
 
 /// Version of the layout of [`StoredDecision`]; an entry of another version is a miss.
@@ -287,7 +287,7 @@ impl Store {
     }
 }
 
-/// Before the checksum of an entry.
+/// Text before the checksum of an entry.
 const SEAL: &str = "\n// ";
 
 /// The text of an entry with its checksum in a last line.

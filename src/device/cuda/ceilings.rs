@@ -27,7 +27,8 @@ fn once(kept: &OnceLock<f64>, measure: impl FnOnce() -> Result<f64, Error>) -> R
 impl Gpu {
     /// Bandwidth of a copy within device memory, reads and writes counted, in bytes per second.
     pub(crate) fn copy_bandwidth(&self) -> Result<f64, Error> {
-        /// Much larger than any L2 cache, and small compared to the memory of a GPU.
+        /// Size of the copied array: much larger than any L2 cache, and small compared to the
+        /// memory of a GPU.
         const BYTES: usize = 256 << 20;
         once(&self.0.ceilings.copy_bandwidth, || {
             let (from, to) = (self.zeroed::<u8>(BYTES)?, self.zeroed::<u8>(BYTES)?);
@@ -41,7 +42,8 @@ impl Gpu {
 
     /// Time between nearly empty kernels enqueued back to back, in microseconds.
     pub(crate) fn launch_us(&self) -> Result<f64, Error> {
-        /// Enough to hide the start of the first kernel, and fewer than a queue holds.
+        /// Number of launches of a measurement: enough to hide the start of the first kernel, and
+        /// fewer than a queue holds.
         const LAUNCHES: usize = 500;
         once(&self.0.ceilings.launch_us, || {
             let kernel = self.kernel("scaled", "scaled_f32")?;
@@ -59,7 +61,8 @@ impl Gpu {
 
     /// Bandwidth of copies from page-locked host memory, in bytes per second.
     pub(crate) fn upload_bandwidth(&self) -> Result<f64, Error> {
-        /// A copy of a millisecond or two, so that its start-up time is negligible.
+        /// Size of the copied array: a copy takes a millisecond or two, so that its start-up time
+        /// is negligible.
         const BYTES: usize = 64 << 20;
         once(&self.0.ceilings.upload_bandwidth, || {
             let (from, to) = (self.pinned::<u8>(BYTES)?, self.uninitialised::<u8>(BYTES)?);

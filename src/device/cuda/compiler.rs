@@ -16,8 +16,8 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Identifies these kernels and their compiler options: measurements are stored under this name.
 pub(crate) const KERNEL_HASH: &str = embedded::HASH;
 
-/// NVRTC treats functions without an execution space as host functions and rejects them. This
-/// includes lambdas that nvcc recognises as device code.
+/// NVRTC option that makes unmarked functions device functions. Without it NVRTC treats them as
+/// host functions and rejects them, including lambdas that nvcc recognises as device code.
 const DEVICE_ONLY: &str = "--device-as-default-execution-space";
 
 /// Option for one kernel of a module, see `KERNEL_OF` in `kernels/common.cuh`.

@@ -13,10 +13,13 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_ALLOCATION_TYPE_PINNED`, and
-/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
 const DEVICE: i32 = 1;
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 const PINNED: i32 = 1;
+
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const READ_AND_WRITE: i32 = 3;
 
 /// `CUmemLocation`.

@@ -33,14 +33,14 @@ pub struct PeerGroup {
     limit: Duration,
     /// Numbers of rounds and flags of all parts.
     words: Mutex<Vec<Arc<Buffer<u32>>>>,
-    /// Memory that other parts write to.
-    kept: Mutex<Vec<Arc<dyn Kept>>>,
+    /// Memory that other parts write to; it lives as long as the group.
+    memory: Mutex<Vec<Arc<dyn PeerMemory>>>,
 }
 
-/// Memory that lives as long as the group.
-trait Kept: std::fmt::Debug + Send + Sync {}
+/// Memory of a part that other parts write to, with elements of any type.
+trait PeerMemory: std::fmt::Debug + Send + Sync {}
 
-impl<T: std::fmt::Debug + Send + Sync> Kept for Buffer<T> {}
+impl<T: std::fmt::Debug + Send + Sync> PeerMemory for Buffer<T> {}
 
 impl PeerGroup {
     /// Creates a group of different GPUs, whose kernels wait for each other no longer than `limit`.
@@ -72,8 +72,8 @@ impl PeerGroup {
             return refused(&Device::Cpu, "there is no GPU for a part".to_owned());
         };
         let ended = first.pinned(1)?;
-        let (words, kept) = (Mutex::default(), Mutex::default());
-        Ok(Arc::new(Self { gpus, ended, limit, words, kept }))
+        let (words, memory) = (Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { gpus, ended, limit, words, memory }))
     }
 
     /// Device of a part.
@@ -147,7 +147,7 @@ impl PeerGroup {
         T: Copy + std::fmt::Debug + Send + Sync + 'static,
     {
         let memory = Arc::new(self.gpus[rank].zeroed_for(&self.gpus, len)?);
-        locked(&self.kept).push(memory.clone());
+        locked(&self.memory).push(memory.clone());
         Ok(memory)
     }
 }

@@ -27,5 +27,5 @@ pub(super) const PANEL_THREADS: u32 = 1024;
 /// Numbers of entries of a column that are distinguished where a GPU chooses the hot columns.
 pub(super) const BINS: u32 = 1 << 16;
 
-/// In place of the number of a column among the hot ones: it is not hot.
+/// Marks a column that is not hot, in place of its number among the hot ones.
 pub(super) const COLD: u32 = u32::MAX;

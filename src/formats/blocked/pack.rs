@@ -250,15 +250,15 @@ struct Classified<'a> {
 impl EntrySource for Classified<'_> {
     #[inline(always)]
     fn for_each(&self, run: &Run, part: Range<u32>, mut visit: impl FnMut(usize, u32)) {
-        let (mut k, mut seen) = (self.a.row_ptr()[run.row as usize] + run.first as usize, 0);
-        while seen < part.end {
+        let (mut k, mut counted) = (self.a.row_ptr()[run.row as usize] + run.first as usize, 0);
+        while counted < part.end {
             let col = self.a.col_idx()[k];
             let number = self.numbers[col as usize];
             if (number != COLD) == self.hot {
-                if seen >= part.start {
+                if counted >= part.start {
                     visit(k, if self.hot { number } else { col });
                 }
-                seen += 1;
+                counted += 1;
             }
             k += 1;
         }

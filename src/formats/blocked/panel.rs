@@ -73,7 +73,7 @@ pub(super) struct ColumnSpan {
 }
 
 impl ColumnSpan {
-    /// That of rows without entries.
+    /// Span of rows without entries.
     const NOTHING: Self = Self { least: u32::MAX, most: 0 };
 
     fn with(self, other: Self) -> Self {
@@ -104,11 +104,11 @@ pub(super) struct PanelRows<'a> {
 
 /// Beginnings and column spans of rows.
 enum Rows<'a> {
-    /// Of any row, with sorted columns.
+    /// Spans are computed for any row, from its first and its last column: columns are sorted.
     Sorted(CsrColumns<'a>),
-    /// Of any row.
+    /// Spans are computed for any row, from all of its columns.
     Any(CsrColumns<'a>),
-    /// Of examined rows: their beginning, their least and their largest column.
+    /// Spans are known for examined rows: their beginning, their least and their largest column.
     Examined(HashMap<usize, (usize, [u32; 2])>),
 }
 

@@ -4,7 +4,7 @@ use super::panel::{Panel, PanelRows};
 use crate::analysis::{Analysis, RowStats, Sample, Sampler, Structure, ratio};
 use crate::{Error, parallel};
 
-/// Panels sampled.
+/// Number of sampled panels.
 const PANELS: usize = 8;
 
 /// Rows of a panel whose column span is sampled.
@@ -114,9 +114,9 @@ struct PanelSample<'a> {
 impl<'a> PanelSample<'a> {
     /// Takes panels of windows of at most `columns` columns.
     fn of(a: Sampler<'a>, rows: &PanelRows<'_>, columns: u32) -> Result<Self, Error> {
-        /// Rows of a panel whose runs are counted, and the number of entries after which counting
-        /// ends.
+        /// Largest number of rows of a panel whose runs are counted.
         const ROWS: usize = 64;
+        /// Number of entries of a panel after which counting ends.
         const ENTRIES: usize = 1 << 13;
         let nrows = a.nrows();
         let panel = |i| Panel::at(rows, first_row(nrows, i), columns);
@@ -127,10 +127,10 @@ impl<'a> PanelSample<'a> {
             a.entries(panels.iter().flat_map(counted).map(|row| row..row + 1))?.into_iter();
         let (mut sizes, mut ranges) = (Vec::new(), Vec::new());
         for panel in &panels {
-            let (mut seen, before) = (0, ranges.len());
+            let (mut visited, before) = (0, ranges.len());
             for own in entries.by_ref().take(counted(panel).len()) {
-                if seen < ENTRIES {
-                    seen += own.len();
+                if visited < ENTRIES {
+                    visited += own.len();
                     ranges.push(own);
                 }
             }
@@ -145,7 +145,7 @@ impl<'a> PanelSample<'a> {
         let sampled = parallel::map(PANELS, 1, |i| {
             let (panel, (rows, entries)) = (&self.panels[i], self.sizes[i]);
             let first: usize = self.sizes[..i].iter().map(|(rows, _)| rows).sum();
-            let (mut seen, mut runs, mut all_sorted) = (0, 0, true);
+            let (mut visited, mut runs, mut all_sorted) = (0, 0, true);
             let mut windows = Vec::new();
             for cols in (first..first + rows).map(|row| self.rows.get(row)) {
                 // Rows in between may have columns outside of the sampled span.
@@ -162,14 +162,14 @@ impl<'a> PanelSample<'a> {
                     windows.dedup();
                 }
                 runs += windows.len();
-                seen += cols.len();
+                visited += cols.len();
             }
-            ([runs as f64, seen as f64, f64::from(panel.windows), entries as f64], all_sorted)
+            ([runs as f64, visited as f64, f64::from(panel.windows), entries as f64], all_sorted)
         });
-        let ([runs, seen, windows, entries], sorted) = sampled
+        let ([runs, visited, windows, entries], sorted) = sampled
             .into_iter()
             .fold(([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
-        (ratio(runs, seen), ratio(windows, entries), sorted)
+        (ratio(runs, visited), ratio(windows, entries), sorted)
     }
 }
 
@@ -178,8 +178,9 @@ struct EntrySample<'a>([Sample<'a, u32>; 2]);
 
 impl<'a> EntrySample<'a> {
     fn of(a: Sampler<'a>) -> Result<Self, Error> {
-        /// Sampling distance in entries, and the maximum number of sampled entries.
+        /// Sampling distance in entries.
         const SAMPLING: usize = 64;
+        /// Largest sample, in entries.
         const MOST: usize = 1 << 19;
         /// Consecutive entries sampled together: a line of the cache.
         const SEGMENT: usize = 16;

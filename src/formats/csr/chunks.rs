@@ -17,7 +17,9 @@ const RUNS: [(u64, u64); 3] = [(2, 0), (4, 1 << 17), (8, 300_000)];
 /// unless rows are long. Measured on an H200 on 42 matrices: then 0.75 to 1.0 of the time, else
 /// 0.95 to 1.3.
 fn striped<T: Scalar>(a: Sampler<'_>) -> Result<bool, Error> {
+    /// Number of sampled windows, approximately.
     const WINDOWS: usize = 64;
+    /// Entries of a window.
     const WINDOW: usize = 1024;
     let nnz = a.nnz();
     if exchange_costs_more(T::KIND, a.nrows(), nnz) {
@@ -292,9 +294,9 @@ mod tests {
             let a = CsrView::try_new(nrows, 1 << 20, &row_ptr, cols, &values).unwrap();
             striped::<T>(Sampler::Host(a.columns())).unwrap()
         }
-        let apart: Vec<u32> = (0..300_000).map(|i| i * 2).collect();
+        let gaps: Vec<u32> = (0..300_000).map(|i| i * 2).collect();
         let runs: Vec<u32> = (0..300_000).map(|i| i / 4 * 9 + i % 4).collect();
-        assert!(is_striped::<f64>(50_000, &runs) && !is_striped::<f64>(50_000, &apart));
+        assert!(is_striped::<f64>(50_000, &runs) && !is_striped::<f64>(50_000, &gaps));
         assert!(is_striped::<f32>(1000, &runs) && !is_striped::<f32>(50_000, &runs));
         assert!(!is_striped::<f64>(0, &[]) && !is_striped::<f64>(1, &[3]));
     }

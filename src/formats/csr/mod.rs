@@ -171,11 +171,11 @@ impl Format for Csr {
         // Each lane reads lines of its own, in many steps: they do not stay in the L1. All lanes of
         // a warp together read whole lines.
         let steps = if lanes < WARP { rows.mean / lanes as f64 } else { 0.0 };
-        let apart =
+        let separate =
             0.27 * ((steps - 4.0) / 28.0).clamp(0.0, 4.0) + if steps > 64.0 { 6.0 } else { 0.0 };
         let threads = millions(rows.nrows as u64 * lanes);
         let chain = chain_us(work, 0.08, 0.05);
-        1.0 + 0.16 * megabytes(work) + 4.5 * threads + chain + apart * entries
+        1.0 + 0.16 * megabytes(work) + 4.5 * threads + chain + separate * entries
     }
 
     fn kernel(plan: &CsrPlan, _: Target) -> &'static str {

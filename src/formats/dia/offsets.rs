@@ -16,10 +16,10 @@ pub(super) const FILE: &str = "dia";
 /// Kernel that counts the diagonals of a matrix in the memory of a GPU.
 pub(super) const KERNEL: &str = "dia_diagonals";
 
-/// Largest number of slots per entry of a matrix that is not refused …
+/// Slots per entry above which a matrix is refused, besides [`FREE_SLOTS`].
 const MOST_SLOTS: usize = 4;
 
-/// … beyond this number of slots.
+/// Slots that are always allowed.
 const FREE_SLOTS: usize = 1 << 17;
 
 /// Entries per task of a large matrix.

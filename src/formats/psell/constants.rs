@@ -7,10 +7,16 @@ pub(crate) const UNIT: usize = 16;
 /// Bits of a width in a header's `shape`.
 pub(crate) const WIDTH_BITS: u32 = 14;
 
-/// Kinds of slices in a header's `shape`.
+/// Kind of a slice with slots along diagonals, in a header's `shape`.
 pub(crate) const DIAGONAL: u32 = 0;
+
+/// Kind of a slice with 8-bit indices, in a header's `shape`.
 pub(crate) const RELATIVE8: u32 = 1;
+
+/// Kind of a slice with 16-bit indices, in a header's `shape`.
 pub(crate) const RELATIVE16: u32 = 2;
+
+/// Kind of a slice with 32-bit columns, in a header's `shape`.
 pub(crate) const RELATIVE32: u32 = 3;
 
 /// Largest number of slots or steps of a slice, and of entries of its rows: the range of
@@ -27,15 +33,19 @@ pub(crate) const PIECE: u64 = 512;
 /// Entries of a row in a part of a wide slice, a multiple of the run lengths.
 pub(crate) const PART: usize = 192;
 
-/// Packing on a GPU: positions of words of `PackingCounts`.
+/// Position in `PackingCounts` of the word for a slice that is not diagonal.
 pub(crate) const FOUND_RELATIVE: usize = 5;
+
+/// Position in `PackingCounts` of the word for slices with the same hash but different slots.
 pub(crate) const FOUND_WRONG: usize = 6;
+
+/// Position in `PackingCounts` of the number of parts of wide slices.
 pub(crate) const FOUND_PARTS: usize = 7;
 
-/// Sliding-window SpMM: largest number of consumer warps of a block, which multiply.
+/// Largest number of consumer warps of a block of the sliding-window SpMM, which multiply.
 pub(crate) const CONSUMERS: usize = 14;
 
-/// Number of producer warps, which load columns.
+/// Number of producer warps of a block of the sliding-window SpMM, which load columns.
 pub(crate) const PRODUCERS: usize = 2;
 
 /// Number of stages: producer warps are at most as many steps ahead.
@@ -44,8 +54,8 @@ pub(crate) const STAGES: usize = 2;
 /// Units of a column in a ring buffer.
 pub(crate) const UNITS: usize = 2;
 
-/// Halo: the first columns of a ring buffer, repeated after its end, so that reads of a warp never
-/// wrap around.
+/// Number of columns in the halo of a ring buffer: its first columns, repeated after its end, so
+/// that reads of a warp never wrap around.
 pub(crate) const HALO: usize = 16;
 
 /// Bytes that a warp stores for a slot.

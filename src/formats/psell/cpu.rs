@@ -13,8 +13,8 @@ use crate::precision::{Bf16, F16};
 use crate::{Precision, Scalar, ScalarKind};
 use std::ops::Range;
 
-/// Indices are prefetched per vector if a vector of them has at least this many bytes, otherwise
-/// per step. Half a cache line.
+/// Least number of bytes of a vector of indices for a prefetch per vector, otherwise per step: half
+/// a cache line.
 const ASK_BYTES: usize = 32;
 
 /// Indices of every width, which is known at run time.

@@ -10,7 +10,7 @@ pub(crate) const LANES: usize = 32;
 /// Lengths of runs that are detected, longest first.
 const RUNS: [usize; 2] = [3, 2];
 
-/// A mask of all lanes.
+/// Mask of all lanes.
 pub(crate) const ALL: u32 = u32::MAX;
 
 /// Columns of every lane, in the order of their entries. Empty for a lane without a row in the

@@ -10,12 +10,11 @@ use crate::{Error, parallel};
 /// Largest sum of rows and entries at which the pattern is stored whole and measured exactly.
 const EXACT: usize = 1 << 14;
 
-/// Beyond that, one entry in `SAMPLING` is sampled, which keeps the cost well below that of an SpMV
-/// …
+/// Sampling distance in entries, which keeps the cost well below that of an SpMV.
 const SAMPLING: usize = 16;
 
-/// … with this minimum and maximum number of entries: enough for an error of a few per cent if
-/// slices are alike.
+/// Smallest and largest sample, in entries: enough for an error of a few per cent if slices are
+/// alike.
 const SAMPLE: (usize, usize) = (1 << 12, 1 << 16);
 
 /// Largest number of entries of a small matrix. An SpMV with it takes some 20 µs, so half the
@@ -184,16 +183,16 @@ impl<'a> RowSample<'a> {
         let cost = |entries: usize| LANES + entries;
         let expected = enough / cost(measured * nnz / a.nrows().max(1));
         let mut left = spread(count).peekable();
-        let (mut numbers, mut entries, mut seen) = (Vec::new(), Vec::new(), 0);
-        while left.peek().is_some() && (seen < enough || numbers.len() < MIN_SAMPLES) {
+        let (mut numbers, mut entries, mut counted) = (Vec::new(), Vec::new(), 0);
+        while left.peek().is_some() && (counted < enough || numbers.len() < MIN_SAMPLES) {
             let next: Vec<usize> =
                 left.by_ref().take(expected + expected / 4 + MIN_SAMPLES).collect();
             let found = a.entries(next.iter().map(|&number| rows(number)))?;
             for (number, own) in next.into_iter().zip(found) {
-                if seen >= enough && numbers.len() >= MIN_SAMPLES {
+                if counted >= enough && numbers.len() >= MIN_SAMPLES {
                     break;
                 }
-                seen += cost(own.len() * measured / len);
+                counted += cost(own.len() * measured / len);
                 numbers.push(number);
                 entries.push(own);
             }

@@ -159,7 +159,7 @@ impl Display for Columns {
     }
 }
 
-/// Matrix whose columns are placed.
+/// Dimensions of the matrix and random numbers by which its columns are placed.
 #[derive(Debug)]
 pub(super) struct Placing {
     nrows: usize,

@@ -257,14 +257,14 @@ fn parse(text: &str) -> Result<Spec, String> {
     })?;
     let mut spec = entry.spec();
     let mut given = vec![None; entry.parameters.len()];
-    let mut seen = Vec::new();
+    let mut found = Vec::new();
     for part in parts {
         let (key, value) =
             part.split_once('=').ok_or_else(|| format!("`{part}` is not of the form key=value"))?;
-        if seen.contains(&key) {
+        if found.contains(&key) {
             return Err(format!("`{key}` is given twice"));
         }
-        seen.push(key);
+        found.push(key);
         match (key, entry.parameters.iter().position(|p| p.key == key)) {
             ("values", _) => spec = spec.with_values(parse_values(value)?),
             ("seed", _) => spec.seed = parse_number(key, value, u64::MAX)?,

@@ -16,7 +16,7 @@ use statrs::statistics::{Data, OrderStatistics, Statistics};
 /// Smallest number of common rounds for a comparison.
 pub(in crate::tuning) const MIN_ROUNDS: usize = 5;
 
-/// Hysteresis: a plan chosen by an earlier timing run is not changed for a smaller difference. Two
+/// Least relative difference for which a plan chosen by an earlier timing run is changed. Two
 /// timing runs of the same plans differ by more than the rounds of one run show, because of array
 /// addresses and clock rates. The band of a plan from an earlier run is therefore wider.
 pub const HYSTERESIS: f64 = 0.04;

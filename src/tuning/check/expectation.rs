@@ -13,8 +13,8 @@ const SPREADS: [f64; 2] = [0.06, 0.12];
 /// larger one: outside the measured range errors remain after a measurement.
 const SPREAD_FACTORS: [f64; 2] = [0.3, 0.6];
 
-/// The same standard deviation otherwise, over the uncertainty of the prediction: large errors are
-/// more frequent than in a normal distribution.
+/// Standard deviation over uncertainty, before any measurement of the format: large errors are more
+/// frequent than in a normal distribution.
 const UNCERTAINTY_FACTOR: f64 = 2.0;
 
 /// Part of the logarithm of the ratio of measured to predicted time that is common to all formats.

@@ -156,8 +156,10 @@ fn checked(script: &Script, spec: &str, calls: u64) -> Result<Decision, Error> {
     Ok(decision)
 }
 
-/// Of the gallery, with packed SELL as the prediction, and with CSR.
+/// Matrix of the gallery with packed SELL as the prediction.
 const STENCIL: &str = "stencil27,n=40";
+
+/// Matrix of the gallery with CSR as the prediction.
 const BLOCKS: &str = "fem3d,n=20";
 
 #[test]

@@ -136,8 +136,8 @@ unsafe fn doubles(x: *const f64, indices: [u32; 4]) -> __m256d {
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<T: Scalar> Vector<T> for Avx2<T> {
     const LANES: usize = 64 / size_of::<T>();
-    /// Those of an `f64` vector are the first half. They stay scalars, because their loads cost
-    /// less than moves from lanes of a vector.
+    /// Indices of both registers; an `f64` vector uses the first half. They stay scalars, because
+    /// their loads cost less than moves from lanes of a vector.
     type Indices = [[u32; 4]; 4];
 
     #[inline(always)]

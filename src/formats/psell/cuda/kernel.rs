@@ -47,8 +47,8 @@ pub(super) fn warps_shift_of(headers: &Buffer<Header>, bytes: u64) -> Result<u32
     Ok(warps_shift(headers.len(), steps, bytes))
 }
 
-/// The same for a matrix of `bytes` bytes in `slices` slices, the widest of which has `steps`
-/// steps.
+/// Binary logarithm of the number of warps that share each slice of a matrix of `bytes` bytes in
+/// `slices` slices, the widest of which has `steps` steps.
 pub(crate) fn warps_shift(slices: usize, steps: usize, bytes: u64) -> u32 {
     let chain_us = steps.div_ceil(BATCH) as f64 * MEMORY_BATCH_US;
     if slices > MANY_SLICES || (bytes > STREAMED_BYTES && chain_us < bytes as f64 / BYTES_PER_US) {

@@ -223,11 +223,11 @@ fn stays_in_cache(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
     let rows = (headers.len() * LANES / blocks.max(1) as usize).max(1);
     let values: usize = headers.iter().map(|header| header.base as usize).sum();
     let bytes = values + headers.len() * LANES * 2 * COLUMN;
-    let apart = |pair: &[i32]| {
+    let distance = |pair: &[i32]| {
         let beyond = pair[1].abs_diff(pair[0]) as usize % rows;
         beyond.min(rows - beyond)
     };
-    let farthest = starts.windows(2).map(apart).max().unwrap_or(0);
+    let farthest = starts.windows(2).map(distance).max().unwrap_or(0);
     farthest as f64 / rows as f64 * bytes as f64 <= CACHED
 }
 

@@ -19,7 +19,7 @@ struct SlotTable {
 }
 
 impl SlotTable {
-    /// The empty table, if there are no diagonal slices.
+    /// Empty table, if there are no diagonal slices.
     const NONE: Self = Self { keys: Ptr::NULL, firsts: Ptr::NULL, mask: 0 };
 }
 

@@ -331,9 +331,9 @@ proptest! {
     ) {
         if let Some(&Device::Cuda(gpu)) = gpu() {
             let row = |r: usize| match rows.get(r).copied() {
-                Some((0, apart, len)) => (0..len).map(|k| r as u32 + apart * k).collect(),
-                Some((1, apart, len)) => (0..len).map(|k| apart * k + k % apart).collect(),
-                Some((2, apart, len)) => (0..len % 9).map(|k| apart * 300 * k).collect(),
+                Some((0, step, len)) => (0..len).map(|k| r as u32 + step * k).collect(),
+                Some((1, step, len)) => (0..len).map(|k| step * k + k % step).collect(),
+                Some((2, step, len)) => (0..len % 9).map(|k| step * 300 * k).collect(),
                 Some((_, _, len)) => (0..len / 3 * 3).map(|k| 5 * (k / 3) + k % 3).collect(),
                 None => vec![],
             };
