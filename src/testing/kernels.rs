@@ -23,22 +23,34 @@ const ALL_MODULES: (u32, u32) = (9, 0);
 /// Architectures used without [`EVERY_ARCHITECTURE`].
 const FEW: [(u32, u32); 3] = [(7, 5), ALL_MODULES, (12, 0)];
 
-/// Environment variable: 1 to use all of [`ARCHITECTURES`].
+/// Environment variable: 1 to compile all modules, for all of [`ARCHITECTURES`]. Otherwise they are
+/// few, which saves most of the time.
 const EVERY_ARCHITECTURE: &str = "SPARSEOP_EVERY_ARCHITECTURE";
+
+fn every_architecture() -> bool {
+    std::env::var(EVERY_ARCHITECTURE).is_ok_and(|value| value == "1")
+}
 
 /// Architectures of this run.
 fn architectures() -> Vec<(u32, u32)> {
-    match std::env::var(EVERY_ARCHITECTURE).is_ok_and(|value| value == "1") {
-        true => ARCHITECTURES.to_vec(),
-        false => FEW.to_vec(),
-    }
+    if every_architecture() { ARCHITECTURES.to_vec() } else { FEW.to_vec() }
 }
 
 /// Modules that are compiled for an architecture. Those of shared slices have launch bounds of
-/// their own on some.
+/// their own on some. Of the modules that few products need, one of each kind is among few modules,
+/// for [`ALL_MODULES`].
 fn modules_for(arch: (u32, u32)) -> impl Iterator<Item = &'static str> {
-    let is_large = |module: &str| module.ends_with("_streamed") || module.ends_with("_evict_first");
-    compiler::modules().filter(move |module| arch == ALL_MODULES || !is_large(module))
+    let (is_main, all) = (arch == ALL_MODULES, every_architecture());
+    compiler::modules().filter(move |module| {
+        let has = |word: &str| module.split('_').any(|other| other == word);
+        let count = |words: &[&str]| words.iter().filter(|word| has(word)).count();
+        let is_large = has("streamed") || has("evict");
+        let is_narrow = count(&["bf16", "f16", "f32"]) > 0;
+        let variants = count(&["scaled", "shared", "streamed", "evict"]);
+        let is_rare = (is_narrow && variants > 0) || (has("scaled") && variants > 1);
+        let is_common = !is_narrow && !has("scaled");
+        if is_main { all || !is_rare } else { !is_large && (all || is_common) }
+    })
 }
 
 /// Environment variable: 1 if NVRTC is required.
