@@ -8,7 +8,9 @@
 
 use super::Gpu;
 use std::cell::Cell;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 
 /// Written during a peer call; read where kernels are loaded and peer-accessible memory allocated.
 static CALL: RwLock<()> = RwLock::new(());
@@ -97,9 +99,9 @@ pub(super) fn inherit_lock<R>(holds: bool, body: impl FnOnce() -> R) -> R {
 
 /// Runs `work`, after the present peer call if there is one.
 pub(super) fn after_call(work: impl FnOnce() + Send + 'static) {
-    match CALL.try_read() {
-        Ok(_lock) => work(),
-        Err(_) => {
+    match unlocked() {
+        Some(_lock) => work(),
+        None => {
             deferred().push(Box::new(work));
             // The peer call may have ended in between.
             run_deferred();
@@ -109,9 +111,18 @@ pub(super) fn after_call(work: impl FnOnce() + Send + 'static) {
 
 /// Runs the deferred work, unless there is a peer call, which runs it at its end.
 fn run_deferred() {
-    if let Ok(_lock) = CALL.try_read() {
+    if let Some(_lock) = unlocked() {
         let works = std::mem::take(&mut *deferred());
         works.into_iter().for_each(|work| work());
+    }
+}
+
+/// The lock for reading; none during a peer call. A call that panicked has ended like any other.
+fn unlocked() -> Option<RwLockReadGuard<'static, ()>> {
+    match CALL.try_read() {
+        Ok(lock) => Some(lock),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
@@ -126,6 +137,15 @@ mod tests {
     use std::sync::{Arc, mpsc};
     use std::thread;
     use std::time::Duration;
+
+    /// True if the deferred work that sets `done` has run within some seconds.
+    fn is_run(done: &AtomicBool) -> bool {
+        (0..5000).any(|_| {
+            run_deferred();
+            thread::sleep(Duration::from_millis(u64::from(!done.load(SeqCst))));
+            done.load(SeqCst)
+        })
+    }
 
     #[test]
     fn others_wait_for_a_call_and_free_memory_after_it() {
@@ -149,8 +169,16 @@ mod tests {
         receiver.recv_timeout(Duration::from_secs(60)).unwrap();
         other.join().unwrap();
         // Another thread may hold the lock for a moment, and then does the work itself.
-        while !is_freed.load(SeqCst) {
-            run_deferred();
-        }
+        assert!(is_run(&is_freed));
+        // A call that panics ends, too: memory is freed afterwards.
+        let is_freed = Arc::new(AtomicBool::new(false));
+        let freed = is_freed.clone();
+        let panicked = thread::spawn(move || {
+            let _call = PeerCall::new();
+            after_call(move || freed.store(true, SeqCst));
+            std::panic::resume_unwind(Box::new("a part failed"));
+        });
+        assert!(panicked.join().is_err());
+        assert!(is_run(&is_freed));
     }
 }
