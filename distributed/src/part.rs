@@ -343,8 +343,8 @@ impl<T: Scalar> PartOp<T> {
     /// # Errors
     ///
     /// [`Error::ValuesLength`], and nothing has changed; [`Error::NotUpdatable`] and
-    /// [`Error::ValueRange`], as [`SparseOp::update_values`], and [`Error::RankFailed`]: other
-    /// parts may then have their new values.
+    /// [`Error::ValueRange`], as [`update_values`](sparseop::SparseOp::update_values), and
+    /// [`Error::RankFailed`]: other parts may then have their new values.
     pub fn update_values(&mut self, values: &[T]) -> Result<(), Error> {
         let (expected, found) = (self.row_ptr[self.row_ptr.len() - 1], values.len());
         let checked = match expected == found {
