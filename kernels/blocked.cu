@@ -31,7 +31,7 @@ struct Pieces {
 
 // Destination of the sums of parts.
 template <typename T>
-struct Sums {
+struct PartSums {
     T *y;
     T *parts;
     u32 nrows;
@@ -72,7 +72,7 @@ struct Cols<u32> {
 
 // Slots of a lane in a batch.
 template <bool PLAIN, typename T, typename C>
-struct Slots {
+struct LaneSlots {
     Cols<C> col;
     T value[LANE];
     u32 flags;
@@ -106,8 +106,8 @@ struct Open {
 // at a column. Padding comes after the last end of a piece, so that its products are in no sum that
 // is stored.
 template <bool PLAIN, typename T, typename C, typename Factor>
-__device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Factor factor, Open<T> &open, u32 &part,
-                                          const u32 *targets, const Sums<T> &sums, u32 lane) {
+__device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, Factor factor, Open<T> &open, u32 &part,
+                                          const u32 *targets, const PartSums<T> &sums, u32 lane) {
     T product[LANE];
 #pragma unroll
     for (u32 u = 0; u < LANE; ++u) product[u] = slots.value[u] * factor(slots.col[u]);
@@ -157,13 +157,13 @@ __device__ __forceinline__ void sum_batch(const Slots<PLAIN, T, C> &slots, Facto
 // loaded before the first addition.
 template <bool PLAIN, bool AHEAD, typename T, typename C, typename Factor>
 __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Factor factor,
-                                          const Sums<T> &sums, u32 l2_shares) {
+                                          const PartSums<T> &sums, u32 l2_shares) {
     u32 lane = threadIdx.x % WARP;
     u32 part = a.piece_ptr[piece];
     u64 batch = u64(piece) * BATCHES;
     Open<T> open;
     if constexpr (AHEAD) {
-        Slots<PLAIN, T, C> slots[BATCHES];
+        LaneSlots<PLAIN, T, C> slots[BATCHES];
 #pragma unroll
         for (u32 b = 0; b < BATCHES; ++b)
             by_l2_share(piece, l2_shares, [&](auto in_l2) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Fact
     } else {
 #pragma unroll 1
         for (u32 b = 0; b < BATCHES; ++b) {
-            Slots<PLAIN, T, C> slots;
+            LaneSlots<PLAIN, T, C> slots;
             by_l2_share(piece, l2_shares, [&](auto in_l2) {
                 slots.template take<decltype(in_l2)::value>(a, batch + b, lane);
             });
@@ -209,7 +209,7 @@ extern __shared__ float4 dynamic_shared[];
 // block take them one after the other.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles,
-                                            const T *__restrict__ x, const Sums<T> &sums,
+                                            const T *__restrict__ x, const PartSums<T> &sums,
                                             u32 l2_shares) {
     // On an H200, loading ahead makes f32 a twentieth faster and f64 a twentieth slower.
     constexpr bool AHEAD = sizeof(T) == 4;
@@ -240,7 +240,7 @@ __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces,
 // than the windows need.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles,
-                                         const T *__restrict__ x, const Sums<T> &sums,
+                                         const T *__restrict__ x, const PartSums<T> &sums,
                                          u32 l2_shares) {
     u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (piece >= pieces) return;
@@ -251,7 +251,7 @@ __device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, co
 // The same for 32-bit columns, without windows.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void sum_far(const Pieces<T, u32> &a, u32 pieces,
-                                        const T *__restrict__ x, const Sums<T> &sums,
+                                        const T *__restrict__ x, const PartSums<T> &sums,
                                         u32 l2_shares) {
     u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (piece >= pieces) return;
@@ -300,20 +300,20 @@ __device__ __forceinline__ void add_parts(const u32 *rows, const u32 *ptr, u32 c
         const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows,  \
         u32 l2_shares) {                                                                                                   \
         Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                 \
-        sum_windows<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, Sums<T>{y, parts, nrows}, l2_shares);            \
+        sum_windows<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, PartSums<T>{y, parts, nrows}, l2_shares);            \
     }                                                                                                                     \
     GATHER_KERNEL_##SUFFIX(blocked_near##NAME##_##SUFFIX)(                                                                 \
         const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                    \
         const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows,  \
         u32 l2_shares) {                                                                                                   \
         Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                 \
-        sum_near<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, Sums<T>{y, parts, nrows}, l2_shares);               \
+        sum_near<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, PartSums<T>{y, parts, nrows}, l2_shares);               \
     }                                                                                                                     \
     GATHER_KERNEL_##SUFFIX(blocked_far##NAME##_##SUFFIX)(                                                                  \
         const u32 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                    \
         const u32 *targets, T *y, T *parts, u32 nrows, const T *x, u32 l2_shares) {                                        \
         Pieces<T, u32> a{cols, values, value, flags, piece_ptr, targets};                                                 \
-        sum_far<PLAIN>(a, pieces, x, Sums<T>{y, parts, nrows}, l2_shares);                                                 \
+        sum_far<PLAIN>(a, pieces, x, PartSums<T>{y, parts, nrows}, l2_shares);                                                 \
     }
 
 #define ADD(LANES, SUFFIX, T)                                                                                                       \

@@ -128,9 +128,6 @@ struct Cursor {
 
 // Filling of pieces, with a warp per batch.
 
-// Blocks per multiprocessor: few, so that a thread has registers for all numbers of its lane.
-constexpr u32 FILL_BLOCKS = 3;
-
 // Stores the numbers of a lane in a batch: first 16 bytes of every lane, then the next 16 bytes of
 // each.
 template <typename N>

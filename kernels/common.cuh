@@ -8,6 +8,7 @@
 
 #pragma once
 
+typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -225,13 +226,24 @@ __device__ __forceinline__ T sum_entries(const u32 *cols, const T *values, const
     return sum;
 }
 
+// What another lane of the warp has: that whose number differs by the bits of `offset`, or that
+// `offset` before. Every lane takes part.
+template <typename T>
+__device__ __forceinline__ T lane_xor(T own, u32 offset) {
+    return __shfl_xor_sync(ALL_LANES, own, offset);
+}
+template <typename T>
+__device__ __forceinline__ T lane_up(T own, u32 offset) {
+    return __shfl_up_sync(ALL_LANES, own, offset);
+}
+
 // Sum over each group of `lanes` lanes, a power of two. Every lane of the warp takes part and gets
 // the sum of its group.
 template <typename T>
 __device__ __forceinline__ T subwarp_sum(T sum, u32 lanes) {
 #pragma unroll
     for (u32 offset = WARP / 2; offset > 0; offset /= 2)
-        if (offset < lanes) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
+        if (offset < lanes) sum += lane_xor(sum, offset);
     return sum;
 }
 
@@ -356,7 +368,7 @@ __device__ __forceinline__ T block_segmented_carry(T open, bool has_end) {
     u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
 #pragma unroll
     for (u32 offset = 1; offset < WARP; offset *= 2) {
-        T other = __shfl_up_sync(ALL_LANES, open, offset);
+        T other = lane_up(open, offset);
         if (lane >= start + offset) open += other;
     }
     if (lane == WARP - 1) {
@@ -373,11 +385,11 @@ __device__ __forceinline__ T block_segmented_carry(T open, bool has_end) {
         opens[w] = warp_open[w];
         ends[w] = warp_ended[w];
     }
-    T before = 0;
+    T before = {};
 #pragma unroll
     for (u32 w = 0; w + 1 < THREADS / WARP; ++w)
         if (w < warp) before = ends[w] ? opens[w] : before + opens[w];
-    T lanes_before = __shfl_up_sync(ALL_LANES, open, 1);
+    T lanes_before = lane_up(open, 1);
     bool ended_before = (ended & ~(ALL_LANES << lane)) != 0;
     if (lane > 0) before = ended_before ? lanes_before : before + lanes_before;
     return before;

@@ -106,9 +106,8 @@ __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows,
     if (i < nnz) atomicAdd(y + fetch<IN_L2>(rows + i), fetch<IN_L2>(values + i) * __ldg(x + fetch<IN_L2>(cols + i)));
 }
 
-// Three arrays are loaded together: 64 registers per thread.
 #define SEGMENTS(NAME, ADD, T)                                                                              \
-    KERNEL_WITH(NAME, 4)(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,       \
+    KERNEL_WITH(NAME, SEGMENT_BLOCKS)(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,       \
                         u32 *carry_rows, T *carries, u32 *arrivals, u32 l2_shares) {                         \
         segments<ADD>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals, l2_shares);              \
     }

@@ -118,9 +118,6 @@ __device__ __forceinline__ void copy_entries(const u64 *row_ptr, const u32 *col_
     });
 }
 
-// Blocks per multiprocessor: few, so that a thread has registers for a whole batch of entries.
-constexpr u32 COPY_BLOCKS = 4;
-
 #define ENTRIES(SUFFIX, B)                                                                                                       \
     KERNEL_WITH(pack_rows_entries_##SUFFIX, COPY_BLOCKS)                                                                         \
         (const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, const u64 *before, u32 slices,     \

@@ -46,6 +46,17 @@
 #define CHUNK_BLOCKS(T, O) (sizeof(T) == 4 ? 6 : sizeof(O) == 4 ? 5 : 4)
 #endif
 
+// SpMM by chunks: a thread has registers for a batch of units.
+#define UNIT_BLOCKS 3
+
+// COO loads three arrays together; SELL of few slices whole rows.
+#define SEGMENT_BLOCKS 4
+#define DEEP_BLOCKS 2
+
+// Packing: registers for a batch of entries, or for all numbers of a lane of cache blocks.
+#define COPY_BLOCKS 4
+#define FILL_BLOCKS 3
+
 // Packed SELL. Short rows are bound by latency, so that the diagonal kernels, which need few
 // registers, get the highest occupancy without spills. GPUs older than Hopper, the axpby epilogue
 // and split slices need a few registers more.

@@ -9,39 +9,7 @@
 #pragma once
 
 #include "psell_spmv.cuh"
-
-// Elements of N vectors at one column, or their sums: the unit of one load.
-template <typename T, u32 N>
-struct alignas(N * sizeof(T)) Unit {
-    T at[N];
-};
-
-// A load through the L1 cache for constant data, or past it for data written by other blocks.
-template <bool SHARED, typename W>
-__device__ __forceinline__ W load_word(const W *from) {
-    if constexpr (SHARED) return __ldcg(from);
-    else return __ldg(from);
-}
-
-template <bool SHARED = false, typename T, u32 N>
-__device__ __forceinline__ Unit<T, N> load_unit(const Unit<T, N> *from) {
-    if constexpr (sizeof(T) == 8) {
-        double2 v = load_word<SHARED>(reinterpret_cast<const double2 *>(from));
-        return {v.x, v.y};
-    } else if constexpr (N == 2) {
-        float2 v = load_word<SHARED>(reinterpret_cast<const float2 *>(from));
-        return {v.x, v.y};
-    } else {
-        float4 v = load_word<SHARED>(reinterpret_cast<const float4 *>(from));
-        return {v.x, v.y, v.z, v.w};
-    }
-}
-
-template <typename T, u32 N>
-__device__ __forceinline__ void add(Unit<T, N> &sum, T value, const Unit<T, N> &factor) {
-#pragma unroll
-    for (u32 v = 0; v < N; ++v) sum.at[v] += value * factor.at[v];
-}
+#include "unit.cuh"
 
 template <u32 COUNT, typename T, u32 N>
 __device__ __forceinline__ void add_all(Unit<T, N> &sum, const T *values, const Unit<T, N> *factors) {
@@ -75,54 +43,6 @@ __device__ __forceinline__ void prefetch(const u8 *from, u32 bytes) {
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + line * LINE));
 }
 
-// The vectors as a lane reads them: its own unit at column 0, and the distance between columns.
-template <typename U>
-struct Columns {
-    const U *x;
-    // In bytes, so that an address takes one multiply-add.
-    int stride;
-
-    // Address `cols` columns after a unit. Units of 8 bytes leave enough registers for addresses in
-    // one instruction. With wider ones that would place the loads too close together.
-    __device__ __forceinline__ const U *offset_by(const U *from, u32 cols) const {
-        if constexpr (sizeof(U) > 8)
-            return reinterpret_cast<const U *>(reinterpret_cast<const u8 *>(from) + u64(cols) * u32(stride));
-        u64 address;
-        asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(cols), "r"(stride), "l"(from));
-        return reinterpret_cast<const U *>(address);
-    }
-    __device__ __forceinline__ U at(u32 col) const { return load_unit(offset_by(x, col)); }
-    // Loads the column `delta` after that of `row`.
-    __device__ __forceinline__ U at(const U *row, int delta) const {
-        u64 address;
-        asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(address) : "r"(delta), "r"(stride), "l"(row));
-        return load_unit(reinterpret_cast<const U *>(address));
-    }
-};
-
-// Destination of the sums of a lane: y of row r and vector v is at r * row + v * vector.
-template <typename T>
-struct Sums {
-    T *y;
-    u64 row, vector;
-    // Total number of vectors.
-    u32 count;
-    // True if units can be stored in one access: aligned, complete, and with adjacent vectors.
-    bool whole;
-
-    template <u32 N>
-    __device__ __forceinline__ void put(u32 r, u32 unit, const Unit<T, N> &sum) const {
-        T *to = y + u64(r) * row;
-        if (whole) {
-            reinterpret_cast<Unit<T, N> *>(to)[unit] = sum;
-        } else {
-#pragma unroll
-            for (u32 v = 0; v < N; ++v)
-                if (unit * N + v < count) to[(unit * N + v) * vector] = sum.at[v];
-        }
-    }
-};
-
 // Number of slots that a lane processes at a time, with 64 bytes of factors in flight.
 template <typename U>
 constexpr u32 SLOTS = 64 / sizeof(U);
@@ -137,7 +57,7 @@ constexpr u32 RUN_STEPS = V > 1 ? 1 : sizeof(T) == 4 ? 3 : 2;
 template <u32 V, typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index,
                                               const Values &values, u32 full, u32 width, u32 lane,
-                                              Columns<Unit<T, N>> x, const Unit<T, N> *row) {
+                                              UnitColumns<Unit<T, N>> x, const Unit<T, N> *row) {
     using U = Unit<T, N>;
     const int *deltas = reinterpret_cast<const int *>(index);
     in_batches<SLOTS<U>>(full, [&](auto n, u32 k) {
@@ -182,7 +102,7 @@ __device__ __forceinline__ void add_diagonals(Unit<T, N> &sum, const u8 *index,
 // psell_spmv.cuh; columns are relative to that of `x`.
 template <u32 V, u32 R, typename I, typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, const Values &values,
-                                             u32 full, u32 width, u32 lane, Columns<Unit<T, N>> x) {
+                                             u32 full, u32 width, u32 lane, UnitColumns<Unit<T, N>> x) {
     using U = Unit<T, N>;
     const u32 *masks = reinterpret_cast<const u32 *>(index);
     const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
@@ -233,7 +153,7 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
 template <u32 V, u32 R, typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8 *index,
                                              const Values &values, u32 full, u32 width, u32 lane,
-                                             Columns<Unit<T, N>> x) {
+                                             UnitColumns<Unit<T, N>> x) {
     if (kind == RELATIVE16) add_relative<V, R, u16>(sum, index, values, full, width, lane, x);
     else if (kind == RELATIVE8) add_relative<V, R, u8>(sum, index, values, full, width, lane, x);
     else add_relative<V, R, u32>(sum, index, values, full, width, lane, x);
@@ -247,7 +167,7 @@ __device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8
 // has a unit for every piece and each of those lanes.
 template <typename T, u32 N, typename Values>
 __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u32 p, u32 shift,
-                                          Columns<Unit<T, N>> x, bool in_use, Sums<T> sums) {
+                                          UnitColumns<Unit<T, N>> x, bool in_use, UnitSums<T> sums) {
     using U = Unit<T, N>;
     Piece piece = rows.pieces[p];
     u32 lane = threadIdx.x % WARP, lanes = 1u << shift, unit = lane & (lanes - 1);
@@ -306,7 +226,7 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers,
                                              const T *__restrict__ dictionary,
                                              const u32 *__restrict__ perm,
                                              const u32 *__restrict__ skip, u32 nrows, Long<T> rows,
-                                             Columns<Unit<T, N>> x, Sums<T> sums, u32 shift) {
+                                             UnitColumns<Unit<T, N>> x, UnitSums<T> sums, u32 shift) {
     __shared__ T shared[Values::CODES];
     if constexpr (Values::CODES > 1) {
         for (u32 c = threadIdx.x; c < Values::CODES; c += BLOCK) shared[c] = dictionary[c];
@@ -373,8 +293,8 @@ constexpr bool STAY = true;
                              u32 whole, u32 shift) {                                                                                       \
         packed_units<V, VALUES<T, STAY<Unit<T, N>>>>(headers, values, index, dictionary, perm, skip, nrows,                            \
                                                          Long<T>{pieces, long_cols, long_values, long_count, long_sums, done},             \
-                                                         Columns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                         \
-                                                         Sums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                         \
+                                                         UnitColumns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                         \
+                                                         UnitSums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                         \
     }
 
 #define SPMM_INSTANCES(NAME, PER_SM, V, VALUES)                  \

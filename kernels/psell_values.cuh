@@ -3,7 +3,6 @@
 
 #pragma once
 
-typedef unsigned char u8;
 
 using namespace psell;
 

@@ -62,7 +62,7 @@ struct Buffers {
     // First column of every band minus the row.
     const int *starts;
     u32 bands, half, ncols, units;
-    Columns<U> x;
+    UnitColumns<U> x;
 
     // Bytes of the even or of the odd columns.
     __device__ __forceinline__ u32 part() const { return (half + HALO) * u32(UNITS * sizeof(U)); }
@@ -110,7 +110,7 @@ struct alignas(SLOT_BYTES) Partial {
 
 // Sums of two adjacent rows.
 template <typename T, u32 N>
-struct Pair {
+struct RowPair {
     Unit<T, N> first = {}, second = {};
     // Column of the previous slot for the second row.
     Unit<T, N> column = {};
@@ -147,9 +147,9 @@ __device__ __forceinline__ void load_side_by_side(const double *at, double *to) 
 // Sums two rows of a slice. `table` is the warp's slot table, `values` are the values of the slice,
 // and `mine` is the address of the lane's unit of the warp's columns.
 template <u32 V, typename T, u32 N>
-__device__ __forceinline__ Pair<T, N> sum_pair(const u8 *table, const u8 *values, const u8 *mine,
+__device__ __forceinline__ RowPair<T, N> sum_pair(const u8 *table, const u8 *values, const u8 *mine,
                                                u32 full, u32 width, u32 row) {
-    Pair<T, N> pair;
+    RowPair<T, N> pair;
     const uint2 *at = reinterpret_cast<const uint2 *>(table);
     const T *value = reinterpret_cast<const T *>(values);
     u32 k = 0;
@@ -224,7 +224,7 @@ template <u32 V, typename T, u32 N>
 __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *values,
                                                 const u32 *index, u32 nrows,
                                                 Buffers<Unit<T, N>> buffers, u32 most,
-                                                Sums<T> sums) {
+                                                UnitSums<T> sums) {
     // Static shared memory of the barriers, by which window.rs recognises that the kernel is not
     // empty.
     __shared__ u64 filled[STAGES], used[STAGES], copied[CONSUMERS][2];
@@ -281,7 +281,7 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
             wait_for(copied[warp] + (t & 1), phases >> (t & 1) & 1);
             phases ^= 1u << (t & 1);
         }
-        Pair<T, N> pair = sum_pair<V, T, N>(table, own + (t & 1) * most, mine, full, width, row);
+        RowPair<T, N> pair = sum_pair<V, T, N>(table, own + (t & 1) * most, mine, full, width, row);
         __syncwarp();
         if (lane == 0) arrive_at(used + t % STAGES);
         u64 r = u64(slice) * WARP + row;
@@ -298,8 +298,8 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
 #define WINDOW_BODY(V, T, N)                                                                                                              \
     extern __shared__ float4 shared[];                                                                                                   \
     Buffers<Unit<T, N>> buffers{reinterpret_cast<u8 *>(shared), starts, bands, half, ncols, (vectors + N - 1) / N,                       \
-                            Columns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))}};                                                   \
-    multiply_window<V>(headers, values, index, nrows, buffers, most, Sums<T>{y, y_row, y_vector, vectors, whole != 0});
+                            UnitColumns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))}};                                                   \
+    multiply_window<V>(headers, values, index, nrows, buffers, most, UnitSums<T>{y, y_row, y_vector, vectors, whole != 0});
 
 #else
 

@@ -74,7 +74,7 @@ struct Stripe {
 
 // Slots of a piece.
 template <typename T, bool PLAIN>
-struct Slots {
+struct PieceSlots {
     Shorts<PIECE<T>> col;
     T value[PIECE<T>];
     u32 destination;
@@ -118,13 +118,13 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
         begin_copies<MULTIPLY_THREADS>(dynamic_shared, x + u64(tile) * width, min(width, ncols - tile * width));
         // The load of the next piece is always in flight, the first one together with x. Pieces
         // past the end repeat the last one.
-        Slots<T, PLAIN> next;
+        PieceSlots<T, PLAIN> next;
         next.take(a, begin, min(i, last));
         end_copies();
         __syncthreads();
 #pragma unroll 1
         while (i <= last) {
-            Slots<T, PLAIN> slots = next;
+            PieceSlots<T, PLAIN> slots = next;
             i += MULTIPLY_THREADS;
             next.take(a, begin, min(i, last));
             T product[PIECE<T>];

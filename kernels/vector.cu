@@ -121,7 +121,7 @@ struct Share {
 };
 
 // Two sums.
-struct Pair {
+struct SumPair {
     double first, second;
 };
 
@@ -132,12 +132,12 @@ struct OwnSums {
 
     // Calls `body` with the share of the block, and returns its sums, of this thread.
     template <typename Body>
-    __device__ __forceinline__ Pair each_share(u64 n, u64 packs, u32, Shape shape, Body body) const {
+    __device__ __forceinline__ SumPair each_share(u64 n, u64 packs, u32, Shape shape, Body body) const {
         return body(Share{0, n, packs, blockIdx.x, gridDim.x, shape.backward()});
     }
 
     // Completes the sums: the last block to arrive adds the sums of all blocks in a fixed order.
-    __device__ __forceinline__ void finish(Pair sums, ScalarRegisters state, Shape shape) const {
+    __device__ __forceinline__ void finish(SumPair sums, ScalarRegisters state, Shape shape) const {
         double first = block_sum(sums.first), second = block_sum(sums.second);
         if (threadIdx.x == 0) {
             state.partials[2 * blockIdx.x] = first;
@@ -179,13 +179,13 @@ struct PeerSums {
 
     // Calls `body` with the blocks of elements of the warp, and publishes their sums.
     template <typename Body>
-    __device__ __forceinline__ Pair each_share(u64 n, u64 packs, u32 pack, Shape shape, Body body) const {
+    __device__ __forceinline__ SumPair each_share(u64 n, u64 packs, u32 pack, Shape shape, Body body) const {
         u64 elements = block_elements();
         u32 round = __ldcg(state()), all = blocks();
         for (u32 i = blockIdx.x * WARPS + threadIdx.x / WARP; i < all; i += gridDim.x * WARPS) {
             u32 block = shape.backward() ? all - 1 - i : i;
             u64 start = min(block * elements, n), own = min(elements, n - start);
-            Pair sums = body(Share{start, own, packs > 0 ? own / pack : 0, 0, 1, shape.backward()});
+            SumPair sums = body(Share{start, own, packs > 0 ? own / pack : 0, 0, 1, shape.backward()});
             double first = subwarp_sum(sums.first, WARP), second = subwarp_sum(sums.second, WARP);
             for (u32 part = threadIdx.x % WARP; part < parts(); part += WARP)
                 table(part, round)[first_block() + block] = make_double2(first, second);
@@ -193,7 +193,7 @@ struct PeerSums {
         return {};
     }
 
-    __device__ __forceinline__ void finish(Pair, ScalarRegisters registers, Shape shape) const {
+    __device__ __forceinline__ void finish(SumPair, ScalarRegisters registers, Shape shape) const {
         u32 round = __ldcg(state()), part = threadIdx.x;
         publish();
         if (!is_last_block(state() + 1)) return;
@@ -291,8 +291,8 @@ __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restric
     if (is_stopped(state.registers, shape)) return;
     const T *const from[3] = {a, b, c};
     T *const to[1] = {nullptr};
-    Pair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](Share share) {
-        Pair sum{};
+    SumPair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](Share share) {
+        SumPair sum{};
         for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[3], T(&)[1]) {
             sum.first += double(in[0]) * (b != nullptr ? double(in[1]) : 1.0);
             sum.second += double(in[0]) * double(in[2]);
@@ -327,8 +327,8 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
     u32 one = shape.first(), two = shape.second();
     const T *const from[5] = {keeps || one == PARTNER_CHANGE ? y : nullptr, u, v, d, w};
     T *const to[1] = {y};
-    Pair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](Share share) {
-        Pair sum{};
+    SumPair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](Share share) {
+        SumPair sum{};
         for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[5], T(&out)[1]) {
             T scaled = scales_u ? in[1] * in[3] : in[1];
             T result = with_u * scaled + with_v * in[2];

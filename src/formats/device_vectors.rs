@@ -1,7 +1,7 @@
 //! Multivectors of SpMM in GPU memory.
 
-use crate::device::Ptr;
-use crate::{Scalar, ScalarKind};
+use crate::device::{Gpu, Kernel, Module, Ptr};
+use crate::{Error, Scalar, ScalarKind};
 
 /// Largest number of bytes of `x` that the lanes of a row load together: a cache line.
 const LINE: usize = 128;
@@ -42,6 +42,33 @@ impl<T: Scalar> DeviceVectors<T> {
     pub(crate) fn is_whole(&self, unit: usize) -> bool {
         let whole = self.row.is_multiple_of(unit) && self.count.is_multiple_of(unit);
         whole && self.vector == 1 && is_aligned(self.y, unit)
+    }
+}
+
+/// Kernels of an SpMM, one per [unit](DeviceVectors::UNITS).
+#[derive(Debug)]
+pub(crate) struct UnitKernels(Vec<(usize, Kernel)>);
+
+impl UnitKernels {
+    /// Loads the kernels that `name` names for each unit.
+    ///
+    /// # Errors
+    ///
+    /// Errors of kernel compilation.
+    pub(crate) fn load<T: Scalar>(
+        gpu: Gpu,
+        module: Module,
+        name: impl Fn(usize) -> String,
+    ) -> Result<Self, Error> {
+        let kernel = |&unit: &usize| Ok((unit, gpu.kernel(module, &name(unit))?));
+        DeviceVectors::<T>::UNITS.iter().map(kernel).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The widest unit of the vectors, and its kernel.
+    pub(crate) fn of<T: Scalar>(&self, vectors: &DeviceVectors<T>) -> (usize, &Kernel) {
+        let Some(unit) = vectors.unit() else { unreachable!("the caller has vectors with a unit") };
+        let (_, kernel) = self.0.iter().find(|kernel| kernel.0 == unit).expect("one for each");
+        (unit, kernel)
     }
 }
 

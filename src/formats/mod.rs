@@ -40,7 +40,7 @@ pub(crate) use access::Access;
 pub(crate) use chunks::{chunk_rows, chunks};
 #[doc(hidden)]
 pub use costs::{Costs, KernelCosts};
-pub(crate) use device_vectors::DeviceVectors;
+pub(crate) use device_vectors::{DeviceVectors, UnitKernels};
 pub use encoded::ValueEncoding;
 pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use plan_text::PlanArgs;
@@ -157,7 +157,7 @@ pub(crate) trait Format: 'static {
         Ok(1.0..=1.0)
     }
 
-    /// Plan for SpMM with a matrix, if the format has kernels for it on such a device.
+    /// Plan of a second packing for SpMM, if the format serves as one on such a device.
     fn spmm_plan(_: &Analysis, _: Target) -> Option<Self::Plan> {
         None
     }

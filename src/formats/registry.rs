@@ -102,14 +102,14 @@ macro_rules! registry {
                 }
             }
 
-            /// Plan for SpMM with a matrix: of the first format that has kernels for it.
+            /// Plan of a second packing for SpMM: of the first format that serves as one.
             pub(crate) fn for_spmm(analysis: &Analysis, on: Target) -> Self {
                 let plans = [$($module::$Format::spmm_plan(analysis, on).map(Self::$Format)),+];
                 let plan = plans.into_iter().flatten().next();
                 plan.expect("a format has SpMM on every kind of device")
             }
 
-            /// True if the format has kernels for SpMM on such a device.
+            /// True if the format serves as a second packing for SpMM on such a device.
             pub(crate) fn has_spmm(&self, analysis: &Analysis, on: Target) -> bool {
                 match self {
                     $(Self::$Format(_) => $module::$Format::spmm_plan(analysis, on).is_some()),+

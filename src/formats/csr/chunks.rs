@@ -8,14 +8,14 @@ use std::ops::Range;
 /// Consecutive entries of a thread, and the least number of entries and row ends of a matrix for
 /// that number. A smaller matrix has smaller chunks, so that every multiprocessor of a large GPU
 /// has some: an H200 has 132. If rows are too long for that, chunks are larger. The kernels are
-/// `csr_balanced2` to `csr_balanced8` in `kernels/csr.cu`.
+/// `csr_balanced2` to `csr_balanced8` in `kernels/csr.cu`, and those of `kernels/csr_spmm.cu`.
 const RUNS: [(u64, u64); 3] = [(2, 0), (4, 1 << 17), (8, 300_000)];
 
 /// True if the columns are so contiguous that consecutive threads of a chunk better load
-/// consecutive entries (`striped` in `kernels/csr.cu`): at least half of the columns follow the one
-/// before. The exchange of products costs `f32`, whose lines hold twice as many, more than it saves
-/// unless rows are long. Measured on an H200 on 42 matrices: then 0.75 to 1.0 of the time, else
-/// 0.95 to 1.3.
+/// consecutive entries (`STRIPED` in `kernels/csr_chunks.cuh`): at least half of the columns follow
+/// the one before. The exchange of products costs `f32`, whose lines hold twice as many, more than
+/// it saves unless rows are long. Measured on an H200 on 42 matrices: then 0.75 to 1.0 of the time,
+/// else 0.95 to 1.3.
 fn striped<T: Scalar>(a: Sampler<'_>) -> Result<bool, Error> {
     /// Number of sampled windows, approximately.
     const WINDOWS: usize = 64;
@@ -175,7 +175,7 @@ impl Cutting {
 }
 
 /// Beginning of a chunk: with the entries of row `row` from number `chunk · spacing - row - moved`
-/// of all entries on. `Chunk` in `kernels/csr.cu`.
+/// of all entries on. `Chunk` in `kernels/csr_chunks.cuh`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub(super) struct Chunk {
@@ -265,11 +265,14 @@ mod tests {
 
     #[test]
     fn the_kernel_cuts_alike() {
-        let kernel = include_str!("../../../kernels/csr.cu");
-        assert!(kernel.contains("CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;"));
+        let chunks = include_str!("../../../kernels/csr_chunks.cuh");
+        assert!(chunks.contains("CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;"));
+        let (spmv, spmm) =
+            (include_str!("../../../kernels/csr.cu"), include_str!("../../../kernels/csr_spmm.cu"));
         for (run, least) in RUNS {
             let instance = format!("BALANCED(csr_balanced{run}_##SUFFIX, {run}, false, T, O)");
-            assert!(kernel.contains(&instance));
+            assert!(spmv.contains(&instance));
+            assert!(spmm.contains(&format!("SPMM(csr_spmm_chunks{run}_##SUFFIX, {run}, T, N, O)")));
             assert_eq!(Cutting::of(0, least, |_| 0).run(), run);
         }
     }

@@ -1,6 +1,8 @@
 //! CSR on a GPU: some lanes per row, or a block per chunk of about equally many entries and row
 //! ends.
 
+mod spmm;
+
 use super::chunks::{Chunk, Chunking, Cutting};
 use super::{CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
 use crate::analysis::{Analysis, RowStats};
@@ -8,9 +10,10 @@ use crate::device::{
     BLOCK, Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
     kernels,
 };
-use crate::formats::{DeviceMatrix, DeviceValueArrays, row_products};
+use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceValueArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
+use spmm::ChunkSpmm;
 use std::sync::Arc;
 
 /// Name of the kernel file.
@@ -160,9 +163,16 @@ impl Chunks {
         // SAFETY: the kernel has a thread for every chunk, and reads offsets of this width; the
         // arrays outlive the wait for `any_cut`.
         unsafe { kernel.launch(gpu.queue(), launch)? };
-        let words = count as usize * size_of::<T>() / size_of::<u32>();
-        let parts = (any_cut.to_vec()? == [1]).then(|| Scratch::cleared(gpu, words));
-        Ok(Self { count, table, parts })
+        let mut chunks = Self { count, table, parts: None };
+        if any_cut.to_vec()? == [1] {
+            chunks.parts = Some(Scratch::cleared(gpu, chunks.part_words::<T>()));
+        }
+        Ok(chunks)
+    }
+
+    /// Words of the parts of all chunks, for one vector.
+    fn part_words<T: Scalar>(&self) -> usize {
+        self.count as usize * size_of::<T>() / size_of::<u32>()
     }
 }
 
@@ -324,6 +334,10 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     fn values(&self) -> DeviceValueArrays<'_, T> {
         let values = &self.matrix.values;
         Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)])
+    }
+
+    fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
+        Ok(ChunkSpmm::of(self, gpu)?.map(|spmm| Box::new(spmm) as _))
     }
 
     fn device_bytes(&self) -> u64 {

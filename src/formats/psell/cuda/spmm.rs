@@ -4,8 +4,8 @@
 use super::super::Header;
 use super::window::SlidingWindow;
 use super::{DevicePsell, DeviceValues, blocks};
-use crate::device::{BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Scratch, kernels};
-use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceVectors};
+use crate::device::{BLOCK, Buffer, Gpu, Launch, Module, Ptr, Queue, Scratch, kernels};
+use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceVectors, UnitKernels};
 use crate::{Error, Precision, Scalar};
 use std::sync::Arc;
 
@@ -21,8 +21,7 @@ fn is_grouped(headers: &[Header], group: usize) -> bool {
 #[derive(Debug)]
 pub(crate) struct Spmm<T> {
     matrix: Arc<DevicePsell<T>>,
-    /// Kernels by unit; see [`DeviceVectors::UNITS`].
-    kernels: Vec<(usize, Kernel)>,
+    kernels: UnitKernels,
     /// Sums of every piece of a long row.
     sums: Scratch<T>,
     /// Numbers of finished pieces, as for a product with one vector.
@@ -48,12 +47,9 @@ impl<T: Scalar> Spmm<T> {
         };
         let headers = matrix.headers.to_vec()?;
         let group = if is_grouped(&headers, matrix.group) { matrix.group } else { 1 };
-        let kernel = |&unit: &usize| {
-            let module = Module::of(file, matrix.residency().whole());
-            let kernel = gpu.kernel(module, &format!("{file}_v{group}_{}x{unit}", T::KIND))?;
-            Ok((unit, kernel))
-        };
-        let kernels = DeviceVectors::<T>::UNITS.iter().map(kernel).collect::<Result<_, Error>>()?;
+        let module = Module::of(file, matrix.residency().whole());
+        let name = |unit| format!("{file}_v{group}_{}x{unit}", T::KIND);
+        let kernels = UnitKernels::load::<T>(gpu, module, name)?;
         let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());
         let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MOST);
         // If the GPU does not have enough memory for it, the standard kernel is used.
@@ -76,8 +72,7 @@ impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
             // SAFETY: the caller's promise.
             return unsafe { window.multiply(matrix, queue, vectors) };
         }
-        let Some(unit) = vectors.unit() else { unreachable!("the caller has vectors with a unit") };
-        let (_, kernel) = kernels.iter().find(|kernel| kernel.0 == unit).expect("one for each");
+        let (unit, kernel) = kernels.of(&vectors);
         let shift = vectors.count.div_ceil(unit).next_power_of_two().trailing_zeros();
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());

@@ -1,0 +1,352 @@
+// Products of CSR by chunks: see src/formats/csr/mod.rs for the layout. For the modules of csr.cu and
+// csr_spmm.cu.
+
+#pragma once
+
+#include "unit.cuh"
+
+using namespace csr;
+
+// Equal work for every block (Merrill & Garland's merge path): the sequence of entries and row ends
+// is cut into chunks of equal length. A cut that has only a few entries of its row before it moves
+// back to the beginning of the row, so that only rows of more than `reach` entries are cut. `Chunk`
+// in src/formats/csr/chunks.rs.
+struct alignas(16) Chunk {
+    // Number of rows that end before the chunk, which is also the row with which it begins.
+    u32 row;
+    // Distance by which the cut moved back.
+    u32 moved;
+    // Chunks with the first entries and with the end of the row with which this chunk begins.
+    // `first` is the chunk itself unless the row is cut.
+    u32 first, last;
+};
+
+__device__ __forceinline__ Chunk load_chunk(const Chunk *chunks, u64 number) {
+    uint4 words = __ldg(reinterpret_cast<const uint4 *>(chunks) + number);
+    return {words.x, words.y, words.z, words.w};
+}
+
+// Partial sum of a row that continues after the chunk, for the chunk in which the row ends: 32-bit
+// words, each with a mark that it has been written. A reader that sees the mark has the word, so
+// that no fence is needed. The words are 0 when the kernel begins, and again when it is over.
+template <typename S>
+constexpr u32 PART_WORDS = sizeof(S) / sizeof(u32);
+
+__device__ __forceinline__ void send(u64 *to, u32 bits) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(u64(1) << 32 | bits) : "memory");
+}
+
+__device__ __forceinline__ u32 receive(u64 *from) {
+    u64 word;
+    do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    while (word == 0);
+    *from = 0;
+    return u32(word);
+}
+
+__device__ __forceinline__ void send_part(u64 *to, float part) { send(to, __float_as_uint(part)); }
+__device__ __forceinline__ void send_part(u64 *to, double part) {
+    send(to, __double2loint(part));
+    send(to + 1, __double2hiint(part));
+}
+__device__ __forceinline__ void receive_part(u64 *from, float &part) { part = __uint_as_float(receive(from)); }
+__device__ __forceinline__ void receive_part(u64 *from, double &part) {
+    u32 low = receive(from);
+    part = __hiloint2double(receive(from + 1), low);
+}
+template <typename T, u32 N>
+__device__ __forceinline__ void send_part(u64 *to, const Unit<T, N> &part) {
+#pragma unroll
+    for (u32 v = 0; v < N; ++v) send_part(to + v * PART_WORDS<T>, part.at[v]);
+}
+template <typename T, u32 N>
+__device__ __forceinline__ void receive_part(u64 *from, Unit<T, N> &part) {
+#pragma unroll
+    for (u32 v = 0; v < N; ++v) receive_part(from + v * PART_WORDS<T>, part.at[v]);
+}
+
+// Destination of the sums of a chunk. Segment i < ends is the chunk's part of row `row` + i,
+// segment `ends` that of the row that continues after it.
+template <typename S, typename Epilogue>
+struct ChunkOutput {
+    Epilogue y;
+    // Number of the chunk.
+    u32 number;
+    u32 row, ends;
+    // True if the first row begins before the chunk, and if the last one continues after it.
+    bool from_before, continues;
+    // Destination of the part of the first row, in shared memory.
+    S *head;
+    // Parts of the last rows of the chunks, in global memory, and their distance in parts.
+    u64 *parts;
+    u32 part_stride;
+
+    // Part of the last row of a chunk.
+    __device__ __forceinline__ u64 *part(u64 chunk) const { return parts + chunk * part_stride * PART_WORDS<S>; }
+
+    __device__ __forceinline__ void put_segment(u32 i, S sum) const {
+        if (i == ends) {
+            if (continues) send_part(part(number), sum);
+        } else if (i == 0 && from_before) {
+            *head = sum;
+        } else {
+            y.store(u64(row) + i, sum);
+        }
+    }
+};
+
+// Stores a row that ends in this chunk and began in chunk `first`. Its parts are always added in
+// the same order. Blocks begin in the order of their numbers, so that the blocks waited for have
+// begun and wait for no later ones.
+template <typename S, typename Epilogue>
+__device__ __forceinline__ void add_parts(ChunkOutput<S, Epilogue> sums, u32 first) {
+    __shared__ S warp_sums[WARPS];
+    auto part_sum = [=](u32 threads) {
+        S sum = {};
+        for (u64 chunk = u64(first) + threadIdx.x; chunk < sums.number; chunk += threads) {
+            S part;
+            receive_part(sums.part(chunk), part);
+            sum += part;
+        }
+        return subwarp_sum(sum, WARP);
+    };
+    // The part of this chunk is in shared memory.
+    __syncthreads();
+    S sum = *sums.head;
+    if (sums.number - first <= WARP) {
+        if (threadIdx.x < WARP) sum += part_sum(WARP);
+    } else {
+        S part = part_sum(BLOCK);
+        if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = part;
+        __syncthreads();
+        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[w];
+    }
+    if (threadIdx.x == 0) sums.y.store(sums.row, sum);
+}
+
+// Maximum number of row ends in a chunk for which the block sums the products of its threads
+// together, row by row.
+constexpr u32 FEW_ENDS = 2;
+
+// Sums a chunk with few row ends. The u-th product of a thread is at `at(u)`, and segment i ends
+// before `row_ends[i]`.
+template <u32 RUN, typename S, typename At, typename Epilogue>
+__device__ __forceinline__ void sum_by_block(const S (&product)[RUN], u32 begin, u32 end,
+                                             const u32 *row_ends, ChunkOutput<S, Epilogue> sums,
+                                             At at) {
+    __shared__ S warp_sums[FEW_ENDS + 1][WARPS];
+    for (u32 i = 0; i <= sums.ends; ++i) {
+        u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.ends ? end : row_ends[i];
+        S sum = {};
+#pragma unroll
+        for (u32 u = 0; u < RUN; ++u)
+            if (at(u) >= from && at(u) < to) sum += product[u];
+        sum = subwarp_sum(sum, WARP);
+        if (threadIdx.x % WARP == 0) warp_sums[i][threadIdx.x / WARP] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x <= sums.ends) {
+        S sum = {};
+        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[threadIdx.x][w];
+        sums.put_segment(threadIdx.x, sum);
+    }
+}
+
+// Row ends of a run, two in a word, loaded together.
+template <u32 RUN>
+struct alignas(RUN * sizeof(u16)) PackedEnds {
+    u32 pairs[RUN / 2];
+};
+
+// Sums a chunk of which every thread has RUN consecutive products. `end_marks` is 1 + i where
+// segment i ends with the product, and 0 elsewhere.
+template <u32 RUN, typename S, typename Epilogue>
+__device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end_marks, ChunkOutput<S, Epilogue> sums) {
+    PackedEnds<RUN> ends = reinterpret_cast<const PackedEnds<RUN> *>(end_marks)[threadIdx.x];
+    // Rows that end in the run are complete except for the first one, which may begin in earlier
+    // runs. `open` is the sum behind the last end.
+    u32 first_end = 0;
+    S first_sum = {}, open = {};
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) {
+        open += product[u];
+        u32 end = u % 2 == 0 ? ends.pairs[u / 2] & 0xFFFF : ends.pairs[u / 2] >> 16;
+        if (end != 0) {
+            if (first_end == 0) {
+                first_end = end;
+                first_sum = open;
+            } else {
+                sums.y.store(u64(sums.row) + end - 1, open);
+            }
+            open = {};
+        }
+    }
+    S before = block_segmented_carry<BLOCK>(open, first_end != 0);
+    if (first_end != 0) sums.put_segment(first_end - 1, before + first_sum);
+    if (threadIdx.x == BLOCK - 1) sums.put_segment(sums.ends, first_end == 0 ? before + open : open);
+}
+
+// Vector type of BYTES bytes for one load.
+template <u32 BYTES>
+struct Words;
+template <>
+struct Words<8> {
+    typedef uint2 Type;
+};
+template <>
+struct Words<16> {
+    typedef uint4 Type;
+};
+
+// Loads RUN consecutive elements per thread of an array with one element per entry, from a multiple
+// of four on. Elements past the last one that is needed repeat needed ones.
+template <bool IN_L2, u32 RUN, typename V>
+__device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
+    constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
+    using Bits = typename Words<TOGETHER * sizeof(V)>::Type;
+    struct alignas(sizeof(Bits)) Pack {
+        V at[TOGETHER];
+    };
+    // The array may end within the last four.
+    if (base + (count + 3) / 4 * 4 <= nnz) {
+#pragma unroll
+        for (u32 q = 0; q < RUN; q += GROUP) {
+            const V *from = array + base + min(threadIdx.x * RUN + q, (count - 1) / GROUP * GROUP);
+#pragma unroll
+            for (u32 v = 0; v < GROUP; v += TOGETHER) {
+                Bits bits = fetch<IN_L2>(reinterpret_cast<const Bits *>(from + v));
+                Pack pack = *reinterpret_cast<Pack *>(&bits);
+#pragma unroll
+                for (u32 w = 0; w < TOGETHER; ++w) run[q + v + w] = pack.at[w];
+            }
+        }
+    } else {
+#pragma unroll
+        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(threadIdx.x * RUN + u, count - 1));
+    }
+}
+
+// Loads every BLOCK-th element of an array with one element per entry, so that the columns of a
+// warp are neighbours in their row. Elements past the last one that is needed repeat it.
+template <bool IN_L2, u32 RUN, typename V>
+__device__ __forceinline__ void load_striped(const V *array, u64 base, u32 count, V (&run)[RUN]) {
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(u * BLOCK + threadIdx.x, count - 1));
+}
+
+// Place of a product in shared memory: 16 bytes are left out after every 128, so that neither a
+// warp's stores of consecutive products nor its loads of runs have bank conflicts.
+template <typename T>
+__device__ __forceinline__ constexpr u32 padded_index(u32 product) {
+    return product + product / (128 / u32(sizeof(T))) * (16 / u32(sizeof(T)));
+}
+
+// Loads the RUN consecutive products of this thread.
+template <u32 RUN, typename T>
+__device__ __forceinline__ void load_run_of(const T *products, T (&run)[RUN]) {
+    struct alignas(RUN * sizeof(T) < 16 ? RUN * sizeof(T) : 16) Run {
+        T at[RUN];
+    } own = *reinterpret_cast<const Run *>(products + padded_index<T>(threadIdx.x * RUN));
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) run[u] = own.at[u];
+}
+
+// Number of row ends that a thread loads together with its entries. Further ones of a chunk are
+// loaded later.
+constexpr u32 ROWS_AHEAD = 2;
+
+// RUN entries per thread: 2, 4 or 8, so that small matrices have blocks for every multiprocessor.
+// `RUNS` in src/formats/csr/chunks.rs. A thread sums consecutive entries. In the blocked
+// arrangement it loads and multiplies them too, by wide loads. In the striped arrangement
+// consecutive threads load consecutive entries and exchange the products in shared memory: gathers
+// of contiguous columns then touch an eighth of the sectors. `striped` in
+// src/formats/csr/chunks.rs.
+//
+// `x.at(col)` is the factor of an entry: an element of x, or one of each vector of a unit. `parts`
+// and `part_stride` are those of `ChunkOutput`.
+template <u32 RUN, bool STRIPED, typename T, typename O, typename X, typename Epilogue>
+__device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
+                                               const u32 *__restrict__ cols,
+                                               const T *__restrict__ values,
+                                               const Chunk *__restrict__ chunks, u32 number, u32 nrows,
+                                               u64 nnz, X x, Epilogue y, u64 *parts, u32 part_stride,
+                                               u32 l2_shares) {
+    using S = decltype(x.at(0));
+    // Capacity of a block in entries and row ends, and distance between two cuts. The rest is for
+    // cuts that move back, and for loads of four entries that begin up to three early. `Cutting` in
+    // src/formats/csr/chunks.rs.
+    constexpr u32 CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;
+    alignas(16) __shared__ u16 end_marks[CAPACITY];
+    alignas(16) __shared__ S products[STRIPED ? padded_index<S>(CAPACITY) : 1];
+    __shared__ u32 few_ends[FEW_ENDS];
+    __shared__ S head;
+
+    Chunk chunk = load_chunk(chunks, number), next = load_chunk(chunks, u64(number) + 1);
+    u64 cut = u64(number) * SPACING;
+    u64 first = cut - chunk.moved - chunk.row;
+    u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
+    ChunkOutput<S, Epilogue> sums = {y, number, chunk.row, next.row - chunk.row, chunk.first != number,
+                                     next.first != number + 1, &head, parts, part_stride};
+    // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
+    // `skipped` to `count`.
+    u32 skipped = STRIPED ? 0 : u32(first % 4);
+    u64 base = first - skipped;
+    u32 count = u32(end - base);
+    auto at = [](u32 u) { return STRIPED ? u * BLOCK + threadIdx.x : threadIdx.x * RUN + u; };
+
+    // The first row may begin before the chunk.
+    auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(chunk.row) + i]), first) - base); };
+    auto end_of = [=](u32 i) { return u32(row_ptr[u64(chunk.row) + i + 1] - base); };
+    // A chunk without row ends is inside a row, whose end is loaded instead.
+    u32 begins[ROWS_AHEAD], stops[ROWS_AHEAD];
+#pragma unroll
+    for (u32 r = 0; r < ROWS_AHEAD; ++r) {
+        u32 i = min(threadIdx.x + r * BLOCK, max(sums.ends, 1) - 1);
+        begins[r] = begin_of(i);
+        stops[r] = end_of(i);
+    }
+    u32 col[RUN];
+    T value[RUN];
+    S factor[RUN], product[RUN];
+    auto load_run = [=](const auto *array, auto &run) {
+        if (count <= skipped) return;
+        by_l2_share(number, l2_shares, [&](auto in_l2) {
+            if constexpr (STRIPED) load_striped<decltype(in_l2)::value>(array, base, count, run);
+            else load_wide<decltype(in_l2)::value>(array, base, count, nnz, run);
+        });
+    };
+    load_run(cols, col);
+    wait_for_previous_launch();
+    trigger_next_launch();
+    load_run(values, value);
+    bool few = sums.ends <= FEW_ENDS;
+    reinterpret_cast<PackedEnds<RUN> *>(end_marks)[threadIdx.x] = {};
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) factor[u] = count > skipped ? x.at(col[u]) : S{};
+
+    // This overlaps with the loads.
+    auto mark_end = [=](u32 i, u32 begin, u32 stop) {
+        if (few) few_ends[i] = stop;
+        else if (begin < stop) end_marks[stop - 1] = u16(i + 1);
+        else sums.put_segment(i, S{});
+    };
+    __syncthreads();
+#pragma unroll
+    for (u32 r = 0; r < ROWS_AHEAD; ++r)
+        if (threadIdx.x + r * BLOCK < sums.ends) mark_end(threadIdx.x + r * BLOCK, begins[r], stops[r]);
+    for (u32 i = threadIdx.x + ROWS_AHEAD * BLOCK; i < sums.ends; i += BLOCK) mark_end(i, begin_of(i), end_of(i));
+#pragma unroll
+    for (u32 u = 0; u < RUN; ++u) {
+        product[u] = at(u) >= skipped && at(u) < count ? value[u] * factor[u] : S{};
+        if (STRIPED && !few) products[padded_index<S>(at(u))] = product[u];
+    }
+
+    __syncthreads();
+    if (few) {
+        sum_by_block(product, skipped, count, few_ends, sums, at);
+    } else {
+        if constexpr (STRIPED) load_run_of(products, product);
+        sum_runs(product, end_marks, sums);
+    }
+    if (sums.from_before && chunk.last == number) add_parts(sums, chunk.first);
+}

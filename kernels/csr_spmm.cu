@@ -1,0 +1,50 @@
+// SpMM with the chunks of `csr(balanced)`: see src/formats/csr/mod.rs for the layout of the matrix,
+// and unit.cuh for that of the vectors. A block multiplies the entries of a chunk by a unit. The
+// blocks of a chunk follow one another, so that its entries are in the L2 for all but the first.
+//
+// Variants: streamed.
+// Selectable: one kernel at a time.
+
+#include "common.cuh"
+#include "csr_chunks.cuh"
+
+// Sums of a unit of vectors.
+template <typename T, u32 N>
+struct UnitEpilogue {
+    UnitSums<T> sums;
+    u32 unit;
+
+    __device__ __forceinline__ void store(u64 row, const Unit<T, N> &sum) const { sums.put(u32(row), unit, sum); }
+};
+
+template <u32 RUN, typename T, typename O, u32 N>
+__device__ __forceinline__ void units_by_chunks(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks,
+                                                u32 nrows, u64 nnz, UnitColumns<Unit<T, N>> x, UnitSums<T> sums, u64 *parts) {
+    u32 units = (sums.count + N - 1) / N, chunk = blockIdx.x / units, unit = blockIdx.x % units;
+    x.x += unit;
+    // Other blocks read the entries, too, unless all vectors are a unit.
+    u32 l2_shares = units > 1 ? SHARES : 0;
+    rows_by_chunks<RUN, false>(row_ptr, cols, values, chunks, chunk, nrows, nnz, x, UnitEpilogue<T, N>{sums, unit},
+                               parts + unit * PART_WORDS<Unit<T, N>>, units, l2_shares);
+}
+
+#define SPMM(NAME, RUN, T, N, O)                                                                                        \
+    KERNEL_WITH(NAME, UNIT_BLOCKS)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows,  \
+                                  u64 nnz, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors, \
+                                  u32 whole, u64 *parts) {                                                              \
+        units_by_chunks<RUN>(row_ptr, cols, values, chunks, nrows, nnz,                                                 \
+                             UnitColumns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                                  \
+                             UnitSums<T>{y, y_row, y_vector, vectors, whole != 0}, parts);                                  \
+    }
+
+#define RUNS(SUFFIX, T, N, O)                       \
+    SPMM(csr_spmm_chunks2_##SUFFIX, 2, T, N, O)     \
+    SPMM(csr_spmm_chunks4_##SUFFIX, 4, T, N, O)     \
+    SPMM(csr_spmm_chunks8_##SUFFIX, 8, T, N, O)
+
+RUNS(f32x2_o32, float, 2, u32)
+RUNS(f32x2_o64, float, 2, u64)
+RUNS(f32x4_o32, float, 4, u32)
+RUNS(f32x4_o64, float, 4, u64)
+RUNS(f64x2_o32, double, 2, u32)
+RUNS(f64x2_o64, double, 2, u64)
