@@ -247,6 +247,16 @@ __device__ __forceinline__ T subwarp_sum(T sum, u32 lanes) {
     return sum;
 }
 
+// Sum over the lanes of the warp at distances of `stride`, a power of two. Every lane takes part and
+// gets the sum of its lanes.
+template <typename T>
+__device__ __forceinline__ T strided_sum(T sum, u32 stride) {
+#pragma unroll
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2)
+        if (offset >= stride) sum += lane_xor(sum, offset);
+    return sum;
+}
+
 // Loads 16 bytes of scalars.
 template <bool IN_L2>
 __device__ __forceinline__ void load(const float *from, float (&to)[4]) {
@@ -356,24 +366,27 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
 
 // Segmented sums: every thread of a block sums a run of consecutive products, the runs in thread
 // order. `open` is the sum behind the last row end of the run, or of the whole run if no row ends
-// in it. Returns the sum of previous runs for the row with which the run begins.
-template <u32 THREADS, typename T>
-__device__ __forceinline__ T block_segmented_carry(T open, bool has_end) {
-    __shared__ T warp_open[THREADS / WARP];
+// in it. Returns the sum of previous runs for the row with which the run begins. At most SHARING
+// threads, `1 << shift`, share a run, each with sums of its own.
+template <u32 THREADS, u32 SHARING = 1, typename T>
+__device__ __forceinline__ T block_segmented_carry(T open, bool has_end, u32 shift = 0) {
+    __shared__ T warp_open[THREADS / WARP][SHARING];
     __shared__ bool warp_ended[THREADS / WARP];
-    // Segmented scan over the warp. Segments begin at lanes with an end.
+    // Segmented scan over the warp. Segments begin at runs with an end.
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u32 run = lane >> shift, share = lane - (run << shift);
     u32 ended = __ballot_sync(ALL_LANES, has_end);
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
-    u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
+    u32 start = (ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here)) >> shift;
+    // Distances of a warp and more give a lane its own sum, which it does not add.
 #pragma unroll
     for (u32 offset = 1; offset < WARP; offset *= 2) {
-        T other = lane_up(open, offset);
-        if (lane >= start + offset) open += other;
+        T other = lane_up(open, offset << shift);
+        if (run >= start + offset) open += other;
     }
-    if (lane == WARP - 1) {
-        warp_open[warp] = open;
-        warp_ended[warp] = ended != 0;
+    if (run == (WARP - 1) >> shift) {
+        warp_open[warp][share] = open;
+        if (share == 0) warp_ended[warp] = ended != 0;
     }
     __syncthreads();
 
@@ -382,16 +395,16 @@ __device__ __forceinline__ T block_segmented_carry(T open, bool has_end) {
     bool ends[THREADS / WARP];
 #pragma unroll
     for (u32 w = 0; w < THREADS / WARP; ++w) {
-        opens[w] = warp_open[w];
+        opens[w] = warp_open[w][share];
         ends[w] = warp_ended[w];
     }
     T before = {};
 #pragma unroll
     for (u32 w = 0; w + 1 < THREADS / WARP; ++w)
         if (w < warp) before = ends[w] ? opens[w] : before + opens[w];
-    T lanes_before = lane_up(open, 1);
-    bool ended_before = (ended & ~(ALL_LANES << lane)) != 0;
-    if (lane > 0) before = ended_before ? lanes_before : before + lanes_before;
+    T lanes_before = lane_up(open, 1 << shift);
+    bool ended_before = (ended & ~(ALL_LANES << (run << shift))) != 0;
+    if (run > 0) before = ended_before ? lanes_before : before + lanes_before;
     return before;
 }
 

@@ -65,9 +65,23 @@ __device__ __forceinline__ void receive_part(u64 *from, Unit<T, N> &part) {
     for (u32 v = 0; v < N; ++v) receive_part(from + v * PART_WORDS<T>, part.at[v]);
 }
 
+// Thread of a block of which `1 << shift` neighbours, at most SHARING, share an entry, each with a
+// factor of its own.
+template <u32 SHARING>
+struct ChunkThread {
+    u32 shift;
+
+    // Number of threads that share an entry, and which of them this is.
+    __device__ __forceinline__ u32 sharing() const { return SHARING == 1 ? 1 : 1u << shift; }
+    __device__ __forceinline__ u32 share() const { return SHARING == 1 ? 0 : threadIdx.x & (sharing() - 1); }
+    // Number of the run of entries, and of runs in `threads`.
+    __device__ __forceinline__ u32 run() const { return runs(threadIdx.x); }
+    __device__ __forceinline__ u32 runs(u32 threads) const { return SHARING == 1 ? threads : threads >> shift; }
+};
+
 // Destination of the sums of a chunk. Segment i < ends is the chunk's part of row `row` + i,
-// segment `ends` that of the row that continues after it.
-template <typename S, typename Epilogue>
+// segment `ends` that of the row that continues after it. At most SHARING threads share an entry.
+template <u32 SHARING, typename S, typename Epilogue>
 struct ChunkOutput {
     Epilogue y;
     // Number of the chunk.
@@ -75,22 +89,29 @@ struct ChunkOutput {
     u32 row, ends;
     // True if the first row begins before the chunk, and if the last one continues after it.
     bool from_before, continues;
-    // Destination of the part of the first row, in shared memory.
+    // Destinations of the parts of the first row, in shared memory.
     S *head;
-    // Parts of the last rows of the chunks, in global memory, and their distance in parts.
+    // Parts of the last rows of the chunks, in global memory, and their number per chunk.
     u64 *parts;
-    u32 part_stride;
+    u32 parts_each;
 
-    // Part of the last row of a chunk.
-    __device__ __forceinline__ u64 *part(u64 chunk) const { return parts + chunk * part_stride * PART_WORDS<S>; }
+    // A share's part of the last row of a chunk.
+    __device__ __forceinline__ u64 *part(u64 chunk, u32 share) const {
+        return parts + (chunk * parts_each + share) * PART_WORDS<S>;
+    }
 
-    __device__ __forceinline__ void put_segment(u32 i, S sum) const {
+    __device__ __forceinline__ void store(u64 r, u32 share, S sum) const {
+        if constexpr (SHARING == 1) y.store(r, sum);
+        else y.store(r, share, sum);
+    }
+
+    __device__ __forceinline__ void put_segment(u32 i, u32 share, S sum) const {
         if (i == ends) {
-            if (continues) send_part(part(number), sum);
+            if (continues) send_part(part(number, share), sum);
         } else if (i == 0 && from_before) {
-            *head = sum;
+            head[share] = sum;
         } else {
-            y.store(u64(row) + i, sum);
+            store(u64(row) + i, share, sum);
         }
     }
 };
@@ -98,30 +119,31 @@ struct ChunkOutput {
 // Stores a row that ends in this chunk and began in chunk `first`. Its parts are always added in
 // the same order. Blocks begin in the order of their numbers, so that the blocks waited for have
 // begun and wait for no later ones.
-template <typename S, typename Epilogue>
-__device__ __forceinline__ void add_parts(ChunkOutput<S, Epilogue> sums, u32 first) {
-    __shared__ S warp_sums[WARPS];
+template <u32 SHARING, typename S, typename Epilogue>
+__device__ __forceinline__ void add_parts(ChunkOutput<SHARING, S, Epilogue> sums, ChunkThread<SHARING> own, u32 first) {
+    __shared__ S warp_sums[WARPS][SHARING];
+    u32 share = own.share();
     auto part_sum = [=](u32 threads) {
         S sum = {};
-        for (u64 chunk = u64(first) + threadIdx.x; chunk < sums.number; chunk += threads) {
+        for (u64 chunk = u64(first) + own.run(); chunk < sums.number; chunk += own.runs(threads)) {
             S part;
-            receive_part(sums.part(chunk), part);
+            receive_part(sums.part(chunk, share), part);
             sum += part;
         }
-        return subwarp_sum(sum, WARP);
+        return strided_sum(sum, own.sharing());
     };
     // The part of this chunk is in shared memory.
     __syncthreads();
-    S sum = *sums.head;
+    S sum = sums.head[share];
     if (sums.number - first <= WARP) {
         if (threadIdx.x < WARP) sum += part_sum(WARP);
     } else {
         S part = part_sum(BLOCK);
-        if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = part;
+        if (threadIdx.x % WARP < own.sharing()) warp_sums[threadIdx.x / WARP][share] = part;
         __syncthreads();
-        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[w];
+        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[w][share];
     }
-    if (threadIdx.x == 0) sums.y.store(sums.row, sum);
+    if (threadIdx.x < own.sharing()) sums.store(sums.row, share, sum);
 }
 
 // Maximum number of row ends in a chunk for which the block sums the products of its threads
@@ -130,25 +152,27 @@ constexpr u32 FEW_ENDS = 2;
 
 // Sums a chunk with few row ends. The u-th product of a thread is at `at(u)`, and segment i ends
 // before `row_ends[i]`.
-template <u32 RUN, typename S, typename At, typename Epilogue>
+template <u32 RUN, u32 SHARING, typename S, typename At, typename Epilogue>
 __device__ __forceinline__ void sum_by_block(const S (&product)[RUN], u32 begin, u32 end,
-                                             const u32 *row_ends, ChunkOutput<S, Epilogue> sums,
-                                             At at) {
-    __shared__ S warp_sums[FEW_ENDS + 1][WARPS];
+                                             const u32 *row_ends,
+                                             ChunkOutput<SHARING, S, Epilogue> sums,
+                                             ChunkThread<SHARING> own, At at) {
+    __shared__ S warp_sums[FEW_ENDS + 1][WARPS][SHARING];
+    u32 share = own.share();
     for (u32 i = 0; i <= sums.ends; ++i) {
         u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.ends ? end : row_ends[i];
         S sum = {};
 #pragma unroll
         for (u32 u = 0; u < RUN; ++u)
             if (at(u) >= from && at(u) < to) sum += product[u];
-        sum = subwarp_sum(sum, WARP);
-        if (threadIdx.x % WARP == 0) warp_sums[i][threadIdx.x / WARP] = sum;
+        sum = strided_sum(sum, own.sharing());
+        if (threadIdx.x % WARP < own.sharing()) warp_sums[i][threadIdx.x / WARP][share] = sum;
     }
     __syncthreads();
-    if (threadIdx.x <= sums.ends) {
+    if (own.run() <= sums.ends) {
         S sum = {};
-        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[threadIdx.x][w];
-        sums.put_segment(threadIdx.x, sum);
+        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[own.run()][w][share];
+        sums.put_segment(own.run(), share, sum);
     }
 }
 
@@ -160,9 +184,11 @@ struct alignas(RUN * sizeof(u16)) PackedEnds {
 
 // Sums a chunk of which every thread has RUN consecutive products. `end_marks` is 1 + i where
 // segment i ends with the product, and 0 elsewhere.
-template <u32 RUN, typename S, typename Epilogue>
-__device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end_marks, ChunkOutput<S, Epilogue> sums) {
-    PackedEnds<RUN> ends = reinterpret_cast<const PackedEnds<RUN> *>(end_marks)[threadIdx.x];
+template <u32 RUN, u32 SHARING, typename S, typename Epilogue>
+__device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end_marks,
+                                         ChunkOutput<SHARING, S, Epilogue> sums, ChunkThread<SHARING> own) {
+    PackedEnds<RUN> ends = reinterpret_cast<const PackedEnds<RUN> *>(end_marks)[own.run()];
+    u32 share = own.share();
     // Rows that end in the run are complete except for the first one, which may begin in earlier
     // runs. `open` is the sum behind the last end.
     u32 first_end = 0;
@@ -176,14 +202,14 @@ __device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end
                 first_end = end;
                 first_sum = open;
             } else {
-                sums.y.store(u64(sums.row) + end - 1, open);
+                sums.store(u64(sums.row) + end - 1, share, open);
             }
             open = {};
         }
     }
-    S before = block_segmented_carry<BLOCK>(open, first_end != 0);
-    if (first_end != 0) sums.put_segment(first_end - 1, before + first_sum);
-    if (threadIdx.x == BLOCK - 1) sums.put_segment(sums.ends, first_end == 0 ? before + open : open);
+    S before = block_segmented_carry<BLOCK, SHARING>(open, first_end != 0, own.shift);
+    if (first_end != 0) sums.put_segment(first_end - 1, share, before + first_sum);
+    if (own.run() == own.runs(BLOCK) - 1) sums.put_segment(sums.ends, share, first_end == 0 ? before + open : open);
 }
 
 // Vector type of BYTES bytes for one load.
@@ -198,10 +224,10 @@ struct Words<16> {
     typedef uint4 Type;
 };
 
-// Loads RUN consecutive elements per thread of an array with one element per entry, from a multiple
-// of four on. Elements past the last one that is needed repeat needed ones.
+// Loads RUN consecutive elements of an array with one element per entry, run number `own` from a
+// multiple of four on. Elements past the last one that is needed repeat needed ones.
 template <bool IN_L2, u32 RUN, typename V>
-__device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
+__device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, u32 own, V (&run)[RUN]) {
     constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
     using Bits = typename Words<TOGETHER * sizeof(V)>::Type;
     struct alignas(sizeof(Bits)) Pack {
@@ -211,7 +237,7 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
     if (base + (count + 3) / 4 * 4 <= nnz) {
 #pragma unroll
         for (u32 q = 0; q < RUN; q += GROUP) {
-            const V *from = array + base + min(threadIdx.x * RUN + q, (count - 1) / GROUP * GROUP);
+            const V *from = array + base + min(own * RUN + q, (count - 1) / GROUP * GROUP);
 #pragma unroll
             for (u32 v = 0; v < GROUP; v += TOGETHER) {
                 Bits bits = fetch<IN_L2>(reinterpret_cast<const Bits *>(from + v));
@@ -222,7 +248,7 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
         }
     } else {
 #pragma unroll
-        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(threadIdx.x * RUN + u, count - 1));
+        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(own * RUN + u, count - 1));
     }
 }
 
@@ -262,37 +288,41 @@ constexpr u32 ROWS_AHEAD = 2;
 // of contiguous columns then touch an eighth of the sectors. `striped` in
 // src/formats/csr/chunks.rs.
 //
-// `x.at(col)` is the factor of an entry: an element of x, or one of each vector of a unit. `parts`
-// and `part_stride` are those of `ChunkOutput`.
-template <u32 RUN, bool STRIPED, typename T, typename O, typename X, typename Epilogue>
+// `x.at(col)` is the factor of an entry: an element of x, or one of each vector of a unit. In SpMM
+// up to SHARING threads, `1 << shift`, share an entry, each with a unit, and chunks are as many
+// times smaller. `parts` and `parts_each` are those of `ChunkOutput`.
+template <u32 RUN, bool STRIPED, u32 SHARING, typename T, typename O, typename X, typename Epilogue>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
                                                const u32 *__restrict__ cols,
                                                const T *__restrict__ values,
                                                const Chunk *__restrict__ chunks, u32 number, u32 nrows,
-                                               u64 nnz, X x, Epilogue y, u64 *parts, u32 part_stride,
-                                               u32 l2_shares) {
+                                               u64 nnz, X x, Epilogue y, u64 *parts, u32 parts_each,
+                                               u32 shift, u32 l2_shares) {
+    static_assert(!STRIPED || SHARING == 1, "a run is shared only by threads that load it");
     using S = decltype(x.at(0));
     // Capacity of a block in entries and row ends, and distance between two cuts. The rest is for
     // cuts that move back, and for loads of four entries that begin up to three early. `Cutting` in
     // src/formats/csr/chunks.rs.
-    constexpr u32 CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;
+    constexpr u32 CAPACITY = RUN * BLOCK;
+    ChunkThread<SHARING> own = {shift};
+    u32 capacity = own.runs(CAPACITY), spacing = capacity - capacity / 16;
     alignas(16) __shared__ u16 end_marks[CAPACITY];
     alignas(16) __shared__ S products[STRIPED ? padded_index<S>(CAPACITY) : 1];
     __shared__ u32 few_ends[FEW_ENDS];
-    __shared__ S head;
+    __shared__ S head[SHARING];
 
     Chunk chunk = load_chunk(chunks, number), next = load_chunk(chunks, u64(number) + 1);
-    u64 cut = u64(number) * SPACING;
+    u64 cut = u64(number) * spacing;
     u64 first = cut - chunk.moved - chunk.row;
-    u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
-    ChunkOutput<S, Epilogue> sums = {y, number, chunk.row, next.row - chunk.row, chunk.first != number,
-                                     next.first != number + 1, &head, parts, part_stride};
+    u64 end = min(cut + spacing, nrows + nnz) - next.moved - next.row;
+    ChunkOutput<SHARING, S, Epilogue> sums = {y, number, chunk.row, next.row - chunk.row, chunk.first != number,
+                                              next.first != number + 1, head, parts, parts_each};
     // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
     // `skipped` to `count`.
     u32 skipped = STRIPED ? 0 : u32(first % 4);
     u64 base = first - skipped;
     u32 count = u32(end - base);
-    auto at = [](u32 u) { return STRIPED ? u * BLOCK + threadIdx.x : threadIdx.x * RUN + u; };
+    auto at = [=](u32 u) { return STRIPED ? u * BLOCK + threadIdx.x : own.run() * RUN + u; };
 
     // The first row may begin before the chunk.
     auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(chunk.row) + i]), first) - base); };
@@ -312,7 +342,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
         if (count <= skipped) return;
         by_l2_share(number, l2_shares, [&](auto in_l2) {
             if constexpr (STRIPED) load_striped<decltype(in_l2)::value>(array, base, count, run);
-            else load_wide<decltype(in_l2)::value>(array, base, count, nnz, run);
+            else load_wide<decltype(in_l2)::value>(array, base, count, nnz, own.run(), run);
         });
     };
     load_run(cols, col);
@@ -320,7 +350,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     trigger_next_launch();
     load_run(values, value);
     bool few = sums.ends <= FEW_ENDS;
-    reinterpret_cast<PackedEnds<RUN> *>(end_marks)[threadIdx.x] = {};
+    if (own.share() == 0) reinterpret_cast<PackedEnds<RUN> *>(end_marks)[own.run()] = {};
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) factor[u] = count > skipped ? x.at(col[u]) : S{};
 
@@ -328,7 +358,9 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     auto mark_end = [=](u32 i, u32 begin, u32 stop) {
         if (few) few_ends[i] = stop;
         else if (begin < stop) end_marks[stop - 1] = u16(i + 1);
-        else sums.put_segment(i, S{});
+        else if constexpr (SHARING == 1) sums.put_segment(i, 0, S{});
+        else
+            for (u32 share = 0; share < own.sharing(); ++share) sums.put_segment(i, share, S{});
     };
     __syncthreads();
 #pragma unroll
@@ -343,10 +375,10 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
 
     __syncthreads();
     if (few) {
-        sum_by_block(product, skipped, count, few_ends, sums, at);
+        sum_by_block(product, skipped, count, few_ends, sums, own, at);
     } else {
         if constexpr (STRIPED) load_run_of(products, product);
-        sum_runs(product, end_marks, sums);
+        sum_runs(product, end_marks, sums, own);
     }
-    if (sums.from_before && chunk.last == number) add_parts(sums, chunk.first);
+    if (sums.from_before && chunk.last == number) add_parts(sums, own, chunk.first);
 }

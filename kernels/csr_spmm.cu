@@ -1,6 +1,7 @@
 // SpMM with the chunks of `csr(balanced)`: see src/formats/csr/mod.rs for the layout of the matrix,
-// and unit.cuh for that of the vectors. A block multiplies the entries of a chunk by a unit. The
-// blocks of a chunk follow one another, so that its entries are in the L2 for all but the first.
+// and unit.cuh for that of the vectors. Neighbouring threads share the entries of a chunk, each with
+// a unit, so that they load neighbouring units of x. The blocks of a chunk with more units follow
+// one another: its entries are in the L2 for all but the first.
 //
 // Variants: streamed.
 // Selectable: one kernel at a time.
@@ -8,33 +9,43 @@
 #include "common.cuh"
 #include "csr_chunks.cuh"
 
-// Sums of a unit of vectors.
+// Maximum number of threads that share an entry. `SHARING` in src/formats/csr/cuda/spmm.rs.
+constexpr u32 SHARING = 4;
+
+// Sums of the units of a block, the first of which is number `first`.
 template <typename T, u32 N>
 struct UnitEpilogue {
     UnitSums<T> sums;
-    u32 unit;
+    u32 first;
 
-    __device__ __forceinline__ void store(u64 row, const Unit<T, N> &sum) const { sums.put(u32(row), unit, sum); }
+    __device__ __forceinline__ void store(u64 row, u32 share, const Unit<T, N> &sum) const {
+        u32 unit = first + share;
+        if (unit * N < sums.count) sums.put(u32(row), unit, sum);
+    }
 };
 
 template <u32 RUN, typename T, typename O, u32 N>
 __device__ __forceinline__ void units_by_chunks(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks,
-                                                u32 nrows, u64 nnz, UnitColumns<Unit<T, N>> x, UnitSums<T> sums, u64 *parts) {
-    u32 units = (sums.count + N - 1) / N, chunk = blockIdx.x / units, unit = blockIdx.x % units;
-    x.x += unit;
-    // Other blocks read the entries, too, unless all vectors are a unit.
-    u32 l2_shares = units > 1 ? SHARES : 0;
-    rows_by_chunks<RUN, false>(row_ptr, cols, values, chunks, chunk, nrows, nnz, x, UnitEpilogue<T, N>{sums, unit},
-                               parts + unit * PART_WORDS<Unit<T, N>>, units, l2_shares);
+                                                u32 nrows, u64 nnz, UnitColumns<Unit<T, N>> x, UnitSums<T> sums,
+                                                u64 *parts, u32 shift) {
+    u32 units = (sums.count + N - 1) / N, blocks = (units + (1u << shift) - 1) >> shift;
+    u32 chunk = blockIdx.x / blocks, first = (blockIdx.x % blocks) << shift;
+    // A thread without vectors of its own repeats those of the last unit.
+    x.x += min(first + ChunkThread<SHARING>{shift}.share(), units - 1);
+    // Other blocks read the entries, too, unless there is one.
+    u32 l2_shares = blocks > 1 ? SHARES : 0;
+    rows_by_chunks<RUN, false, SHARING>(row_ptr, cols, values, chunks, chunk, nrows, nnz, x,
+                                        UnitEpilogue<T, N>{sums, first}, parts + first * PART_WORDS<Unit<T, N>>,
+                                        blocks << shift, shift, l2_shares);
 }
 
 #define SPMM(NAME, RUN, T, N, O)                                                                                        \
     KERNEL_WITH(NAME, UNIT_BLOCKS)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows,  \
                                   u64 nnz, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors, \
-                                  u32 whole, u64 *parts) {                                                              \
+                                  u32 whole, u64 *parts, u32 shift) {                                                   \
         units_by_chunks<RUN>(row_ptr, cols, values, chunks, nrows, nnz,                                                 \
-                             UnitColumns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                                  \
-                             UnitSums<T>{y, y_row, y_vector, vectors, whole != 0}, parts);                                  \
+                             UnitColumns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                              \
+                             UnitSums<T>{y, y_row, y_vector, vectors, whole != 0}, parts, shift);                       \
     }
 
 #define RUNS(SUFFIX, T, N, O)                       \

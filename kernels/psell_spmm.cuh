@@ -17,16 +17,6 @@ __device__ __forceinline__ void add_all(Unit<T, N> &sum, const T *values, const 
     for (u32 u = 0; u < COUNT; ++u) add(sum, values[u], factors[u]);
 }
 
-// Sums over the lanes of a warp at distances of `lanes`. Every lane of the warp takes part.
-template <typename T, u32 N>
-__device__ __forceinline__ void strided_lane_sum(Unit<T, N> &sum, u32 lanes) {
-#pragma unroll
-    for (u32 offset = WARP / 2; offset > 0; offset /= 2)
-        if (offset >= lanes)
-#pragma unroll
-            for (u32 v = 0; v < N; ++v) sum.at[v] += __shfl_xor_sync(ALL_LANES, sum.at[v], offset);
-}
-
 // An address that the compiler must not decompose: with its terms combined differently a load takes
 // up to six instructions instead of one.
 template <typename W>
@@ -191,7 +181,7 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
         for (u32 u = 0; u < PIECE_ENTRIES; ++u)
             if (k + u * stride < piece.count) add(sum, value[u], factor[u]);
     }
-    strided_lane_sum(sum, lanes);
+    sum = strided_sum(sum, lanes);
     if (piece.pieces > 1) {
         if (first == 0) {
             parts[(u64(p) << shift) + unit] = sum;
@@ -208,7 +198,7 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
 #pragma unroll
             for (u32 v = 0; v < N; ++v) sum.at[v] += part.at[v];
         }
-        strided_lane_sum(sum, lanes);
+        sum = strided_sum(sum, lanes);
     }
     if (first == 0 && in_use) sums.put(piece.row, unit, sum);
 }

@@ -388,7 +388,9 @@ fn a_second_packing_is_counted_explained_and_limited() {
             let before = op.memory_bytes();
             apply_multi(&op, 2, &x, &mut y, Layout::RowMajor).unwrap();
             let text = op.explain().to_string();
-            assert!(op.memory_bytes() == before && text.contains("the same arrays"), "{text}");
+            // Chunks have further tables on a GPU.
+            let grown = op.memory_bytes() - before;
+            assert!(grown * 50 <= before && text.contains("the same arrays"), "{grown} {text}");
         }
     }
 }

@@ -147,6 +147,11 @@ impl Cutting {
         Self { run, spacing: capacity - capacity / 16, reach: capacity / 16 - 4 }
     }
 
+    /// The cutting for blocks in which `threads` threads share an entry, if a run has as many.
+    pub(super) fn shared_by(&self, threads: u64) -> Option<Self> {
+        self.run.is_multiple_of(threads).then(|| Self::with_run(self.run / threads))
+    }
+
     /// Consecutive entries of a thread.
     pub(super) const fn run(&self) -> u64 {
         self.run
@@ -266,7 +271,7 @@ mod tests {
     #[test]
     fn the_kernel_cuts_alike() {
         let chunks = include_str!("../../../kernels/csr_chunks.cuh");
-        assert!(chunks.contains("CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / 16;"));
+        assert!(chunks.contains("spacing = capacity - capacity / 16;"));
         let (spmv, spmm) =
             (include_str!("../../../kernels/csr.cu"), include_str!("../../../kernels/csr_spmm.cu"));
         for (run, least) in RUNS {
@@ -311,7 +316,7 @@ mod tests {
                 prop_oneof![4 => 0usize..9, 2 => 50usize..80, 1 => 0usize..4000],
                 0..300,
             ),
-            run in prop::sample::select(&[None, Some(2), Some(8)][..]),
+            run in prop::sample::select(&[None, Some(1), Some(2), Some(8)][..]),
         ) {
             let cutting = run.map_or(SMALLEST, Cutting::with_run);
             let row_ptr = offsets(&lengths);

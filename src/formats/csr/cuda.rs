@@ -128,21 +128,23 @@ enum Assignment {
     Chunks(Chunks),
 }
 
-/// Data of the chunks.
+/// Chunks of a matrix.
 #[derive(Debug)]
 struct Chunks {
     count: u32,
     table: Buffer<Chunk>,
-    /// Words by which a chunk passes on its sum of a row that continues in the next chunk. None if
+    /// Words by which a chunk passes on its sums of a row that continues in the next chunk. None if
     /// no row is cut.
     parts: Option<Scratch<u64>>,
 }
 
 impl Chunks {
+    /// Cuts the matrix into chunks for products with at most `vectors` vectors.
     fn new<T: Scalar>(
         cutting: Cutting,
         matrix: &CsrBuffers<T>,
         module: Module,
+        vectors: usize,
     ) -> Result<Self, Error> {
         let (gpu, nrows, nnz) = (matrix.gpu, matrix.nrows as u64, matrix.values.len() as u64);
         // There are fewer than 2³² chunks of any matrix that fits a machine.
@@ -163,16 +165,14 @@ impl Chunks {
         // SAFETY: the kernel has a thread for every chunk, and reads offsets of this width; the
         // arrays outlive the wait for `any_cut`.
         unsafe { kernel.launch(gpu.queue(), launch)? };
-        let mut chunks = Self { count, table, parts: None };
-        if any_cut.to_vec()? == [1] {
-            chunks.parts = Some(Scratch::cleared(gpu, chunks.part_words::<T>()));
-        }
-        Ok(chunks)
+        let words = count as usize * vectors * size_of::<T>() / size_of::<u32>();
+        let parts = (any_cut.to_vec()? == [1]).then(|| Scratch::cleared(gpu, words));
+        Ok(Self { count, table, parts })
     }
 
-    /// Words of the parts of all chunks, for one vector.
-    fn part_words<T: Scalar>(&self) -> usize {
-        self.count as usize * size_of::<T>() / size_of::<u32>()
+    /// Address of the parts for products on a queue.
+    fn parts_on(&self, queue: &Queue) -> Result<Ptr<u64>, Error> {
+        self.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))
     }
 }
 
@@ -188,7 +188,7 @@ fn kernel_of<T: Scalar>(
     let assignment = match plan {
         CsrPlan::Scalar => Assignment::Lanes(1),
         CsrPlan::Vector(lanes) => Assignment::Lanes(lanes),
-        CsrPlan::Balanced => Assignment::Chunks(Chunks::new(chunking.cutting, matrix, module)?),
+        CsrPlan::Balanced => Assignment::Chunks(Chunks::new(chunking.cutting, matrix, module, 1)?),
     };
     let name = kernel_name(plan, T::KIND, matrix.row_ptr.name(), chunking);
     Ok((RowKernel::new(gpu, module, residency, name)?, assignment))
@@ -293,7 +293,7 @@ impl<T: Scalar> DeviceCsr<T> {
                 launch.with(kernels::csr::Rows { row_ptr, cols, values, nrows, x, out, l2_shares })
             }
             Assignment::Chunks(chunks) => {
-                let parts = chunks.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?;
+                let parts = chunks.parts_on(queue)?;
                 Launch::new(chunks.count, BLOCK).with(kernels::csr::Balanced {
                     row_ptr,
                     cols,

@@ -1,7 +1,8 @@
-//! SpMM with the chunks of `csr(balanced)` on a GPU: a block per chunk and unit of vectors.
+//! SpMM with the chunks of `csr(balanced)` on a GPU: neighbouring threads share the entries of a
+//! chunk, each with a unit of adjacent vectors.
 
-use super::{Assignment, Chunks, DeviceCsr};
-use crate::device::{BLOCK, Gpu, Launch, Module, Ptr, Queue, Scratch, kernels};
+use super::{Assignment, Chunks, DeviceCsr, FILE as SPMV_FILE};
+use crate::device::{BLOCK, Gpu, Launch, Module, Queue, kernels};
 use crate::formats::{DeviceSpmm, DeviceVectors, UnitKernels};
 use crate::{Error, Scalar};
 use std::sync::Arc;
@@ -9,48 +10,54 @@ use std::sync::Arc;
 /// Name of the kernel file.
 const FILE: &str = "csr_spmm";
 
+/// Maximum number of threads that share an entry: with units of 16 bytes they load two sectors of
+/// `x`.
+const SHARING: u64 = 4;
+
 /// SpMM with a CSR matrix in chunks on its GPU.
 #[derive(Debug)]
 pub(super) struct ChunkSpmm<T> {
     matrix: Arc<DeviceCsr<T>>,
     kernels: UnitKernels,
-    /// Words by which a chunk passes on its sums of a row that continues in the next chunk, for the
-    /// largest number of vectors. None if no row is cut.
-    parts: Option<Scratch<u64>>,
+    /// Chunks for 1, 2, 4 threads that share an entry: as many entries for each thread, and as many
+    /// threads.
+    chunks: Vec<Chunks>,
 }
 
 impl<T: Scalar> ChunkSpmm<T> {
-    /// Loads the kernels on the matrix's GPU. None if the matrix is not in chunks.
+    /// Cuts the matrix for every number of threads, and loads the kernels on its GPU. None if the
+    /// matrix is not in chunks.
     ///
     /// # Errors
     ///
-    /// Errors of kernel compilation.
+    /// Errors of the GPU and of kernel compilation.
     pub(super) fn of(matrix: Arc<DeviceCsr<T>>, gpu: Gpu) -> Result<Option<Self>, Error> {
-        let Assignment::Chunks(chunks) = &matrix.assignment else { return Ok(None) };
-        let module = Module::of(FILE, matrix.kernel.residency().whole());
-        let (run, offset) = (matrix.chunking.cutting.run(), matrix.matrix.row_ptr.name());
+        let Assignment::Chunks(_) = &matrix.assignment else { return Ok(None) };
+        let residency = matrix.kernel.residency();
+        let (cutting, offset) = (matrix.chunking.cutting, matrix.matrix.row_ptr.name());
+        let module = Module::of(FILE, residency.whole());
         let kernels = UnitKernels::load::<T>(gpu, module, |unit| {
-            format!("{FILE}_chunks{run}_{}x{unit}_{offset}", T::KIND)
+            format!("{FILE}_chunks{}_{}x{unit}_{offset}", cutting.run(), T::KIND)
         })?;
-        let words = chunks.part_words::<T>() * DeviceVectors::<T>::MOST;
-        let parts = chunks.parts.is_some().then(|| Scratch::cleared(gpu, words));
-        Ok(Some(Self { kernels, parts, matrix }))
-    }
-
-    fn chunks(&self) -> &Chunks {
-        let Assignment::Chunks(chunks) = &self.matrix.assignment else {
-            unreachable!("the matrix is in chunks")
+        let numbers = (0..=SHARING.ilog2()).map(|shift| 1 << shift);
+        let cut = |cutting| {
+            let module = Module::of(SPMV_FILE, residency);
+            Chunks::new(cutting, &matrix.matrix, module, DeviceVectors::<T>::MOST)
         };
-        chunks
+        let chunks = numbers.map_while(|threads| cutting.shared_by(threads)).map(cut);
+        Ok(Some(Self { kernels, chunks: chunks.collect::<Result<_, _>>()?, matrix }))
     }
 }
 
 impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
     unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error> {
-        let (matrix, chunks) = (&self.matrix.matrix, self.chunks());
+        let matrix = &self.matrix.matrix;
         let (unit, kernel) = self.kernels.of(&vectors);
-        let units = vectors.count.div_ceil(unit) as u32;
-        let launch = Launch::new(chunks.count * units, BLOCK).with(kernels::csr_spmm::Spmm {
+        let units = vectors.count.div_ceil(unit);
+        let shift = (units.next_power_of_two().ilog2() as usize).min(self.chunks.len() - 1);
+        let chunks = &self.chunks[shift];
+        let blocks = chunks.count * units.div_ceil(1 << shift) as u32;
+        let launch = Launch::new(blocks, BLOCK).with(kernels::csr_spmm::Spmm {
             row_ptr: matrix.row_ptr.ptr(),
             cols: matrix.col_idx.ptr(),
             values: matrix.values.ptr(),
@@ -64,15 +71,17 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
             y_vector: vectors.vector as u64,
             vectors: vectors.count as u32,
             whole: u32::from(vectors.is_whole(unit)),
-            parts: self.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?,
+            parts: chunks.parts_on(queue)?,
+            shift: shift as u32,
         });
-        // SAFETY: the kernel is `csr_spmm_chunks` for these offsets and the cutting of the table.
-        // If rows are cut there are words for every chunk and vector, zero before and after the
-        // launch. The vectors are the caller's promise.
+        // SAFETY: the kernel is `csr_spmm_chunks` for these offsets and the run of the table for
+        // one thread, of which a table for several has a part. If rows are cut there are words for
+        // every chunk and vector, zero before and after the launch. The vectors are the caller's
+        // promise.
         unsafe { kernel.launch(queue, launch) }
     }
 
     fn bytes(&self) -> u64 {
-        0
+        self.chunks.iter().map(|chunks| chunks.table.bytes()).sum()
     }
 }
