@@ -4,7 +4,7 @@
 
 use crate::analysis::value_set::{DICTIONARY, VALUE_SLOTS, ValueSet, hash};
 use crate::device::cpu::Output;
-use crate::device::{Ptr, Queue};
+use crate::device::{Buffer, Ptr, Queue};
 use crate::formats::Arrays;
 use crate::memory::try_zeroed;
 use crate::parallel::map_each;
@@ -129,20 +129,54 @@ impl<T: Scalar> Dictionary<T> {
     }
 }
 
-/// Encoded values. The values of the codes are stored once for the whole matrix: see
-/// [`Coder::into_dictionary`].
+/// Encoded values, by the types of their arrays. The values of the codes are stored once for the
+/// whole matrix: see [`Coder::into_dictionary`].
 #[derive(Debug, PartialEq)]
-pub(crate) enum Stored<T> {
+pub(crate) enum EncodedValues<Plain, Codes, Halves, Singles> {
     /// The values themselves.
-    Plain(Vec<T>),
+    Plain(Plain),
     /// Codes of a dictionary.
-    Codes(Vec<u8>),
+    Codes(Codes),
     /// Bits of numbers of a 16-bit precision.
-    Halves(Precision, Vec<u16>),
+    Halves(Precision, Halves),
     /// 32-bit numbers.
-    Singles(Vec<f32>),
+    Singles(Singles),
     /// Nothing: all values are the same.
     Same,
+}
+
+/// Encoded values in host memory.
+pub(crate) type Stored<T> = EncodedValues<Vec<T>, Vec<u8>, Vec<u16>, Vec<f32>>;
+
+/// Encoded values in GPU memory.
+pub(crate) type DeviceValues<T> = EncodedValues<Buffer<T>, Buffer<u8>, Buffer<u16>, Buffer<f32>>;
+
+/// Replaces the array of [`EncodedValues`] by an expression of it, whatever its type.
+macro_rules! map_array {
+    ($values:expr, $array:ident => $new:expr) => {{
+        use $crate::formats::encoded::EncodedValues;
+        match $values {
+            EncodedValues::Plain($array) => EncodedValues::Plain($new),
+            EncodedValues::Codes($array) => EncodedValues::Codes($new),
+            EncodedValues::Halves(precision, $array) => EncodedValues::Halves(*precision, $new),
+            EncodedValues::Singles($array) => EncodedValues::Singles($new),
+            EncodedValues::Same => EncodedValues::Same,
+        }
+    }};
+}
+pub(crate) use map_array;
+
+impl<A> EncodedValues<A, A, A, A> {
+    /// The array. `None` if nothing is stored.
+    pub(crate) fn array(self) -> Option<A> {
+        match self {
+            Self::Plain(array)
+            | Self::Codes(array)
+            | Self::Halves(_, array)
+            | Self::Singles(array) => Some(array),
+            Self::Same => None,
+        }
+    }
 }
 
 /// Data of values in 16 bits or in 32 bits.
@@ -362,24 +396,13 @@ impl<T: Scalar> Stored<T> {
 
     /// Size of all values, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::Plain(values) => size_of_val(&**values),
-            Self::Codes(codes) => codes.len(),
-            Self::Halves(_, halves) => size_of_val(&**halves),
-            Self::Singles(singles) => size_of_val(&**singles),
-            Self::Same => 0,
-        }
+        map_array!(self, array => size_of_val(&**array)).array().unwrap_or(0)
     }
 }
 
 /// Output for values that several threads store, each at its own positions.
-pub(crate) enum Sink<'a, T> {
-    Plain(Output<T>),
-    Codes(Output<u8>, &'a Dictionary<T>),
-    Halves(Precision, Output<u16>),
-    Singles(Output<f32>),
-    Same,
-}
+pub(crate) type Sink<'a, T> =
+    EncodedValues<Output<T>, (Output<u8>, &'a Dictionary<T>), Output<u16>, Output<f32>>;
 
 impl<'a, T: Scalar> Sink<'a, T> {
     /// Output into `stored`, which was made for the same coder.
@@ -387,7 +410,7 @@ impl<'a, T: Scalar> Sink<'a, T> {
         match (stored, coder) {
             (Stored::Plain(values), _) => Self::Plain(Output::new(values)),
             (Stored::Codes(codes), Coder::Dictionary(dictionary)) => {
-                Self::Codes(Output::new(codes), dictionary)
+                Self::Codes((Output::new(codes), dictionary))
             }
             (Stored::Halves(precision, halves), _) => Self::Halves(*precision, Output::new(halves)),
             (Stored::Singles(singles), _) => Self::Singles(Output::new(singles)),
@@ -406,7 +429,7 @@ impl<'a, T: Scalar> Sink<'a, T> {
         unsafe {
             match self {
                 Self::Plain(values) => values.set(at, value),
-                Self::Codes(codes, dictionary) => codes.set(at, dictionary.code(value)),
+                Self::Codes((codes, dictionary)) => codes.set(at, dictionary.code(value)),
                 Self::Halves(precision, halves) => halves.set(at, precision.narrow(value) as u16),
                 Self::Singles(singles) => {
                     singles.set(at, f32::from_bits(Precision::F32.narrow(value)))

@@ -11,11 +11,11 @@ use super::host::HostPsell;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::plan::SliceWarps;
-use super::{Header, NarrowedPair, Stored};
+use super::{DeviceValues, Header, NarrowedPair, Stored};
 use crate::device::{
     BLOCK, Buffer, Gpu, Launch, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
-use crate::formats::encoded::{Narrowed, Numbers};
+use crate::formats::encoded::{Narrowed, Numbers, map_array};
 use crate::formats::{
     Arrays, DeviceMatrix, DeviceSpmm, DeviceValueArrays, EncodedDevice, EncodedHost, NoArrays,
     ValueStorage, row_products,
@@ -70,35 +70,13 @@ pub(super) struct PsellBuffers<T> {
     pub(super) long: Option<DeviceLongRows<T>>,
 }
 
-/// Values in GPU memory; the variants are those of [`Stored`].
-#[derive(Debug)]
-pub(super) enum DeviceValues<T> {
-    Plain(Buffer<T>),
-    Codes(Buffer<u8>),
-    Halves(Precision, Buffer<u16>),
-    Singles(Buffer<f32>),
-    Same,
-}
-
 impl<T: Scalar> DeviceValues<T> {
     fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
-        Ok(match stored {
-            Stored::Plain(values) => Self::Plain(gpu.upload(values)?),
-            Stored::Codes(codes) => Self::Codes(gpu.upload(codes)?),
-            Stored::Halves(precision, halves) => Self::Halves(*precision, gpu.upload(halves)?),
-            Stored::Singles(singles) => Self::Singles(gpu.upload(singles)?),
-            Stored::Same => Self::Same,
-        })
+        Ok(map_array!(stored, array => gpu.upload(array)?))
     }
 
     fn to_host(&self) -> Result<Stored<T>, Error> {
-        Ok(match self {
-            Self::Plain(values) => Stored::Plain(values.to_vec()?),
-            Self::Codes(codes) => Stored::Codes(codes.to_vec()?),
-            Self::Halves(precision, halves) => Stored::Halves(*precision, halves.to_vec()?),
-            Self::Singles(singles) => Stored::Singles(singles.to_vec()?),
-            Self::Same => Stored::Same,
-        })
+        Ok(map_array!(self, array => array.to_vec()?))
     }
 
     fn plain(&self) -> Option<(Ptr<T>, usize)> {
@@ -134,23 +112,11 @@ impl<T: Scalar> DeviceValues<T> {
 
     /// Address of the values; null if they take no bytes.
     pub(super) fn ptr(&self) -> Ptr<u8> {
-        match self {
-            Self::Plain(values) => values.ptr().cast(),
-            Self::Codes(codes) => codes.ptr(),
-            Self::Halves(_, halves) => halves.ptr().cast(),
-            Self::Singles(singles) => singles.ptr().cast(),
-            Self::Same => Ptr::NULL,
-        }
+        map_array!(self, array => array.ptr().cast()).array().unwrap_or(Ptr::NULL)
     }
 
     fn bytes(&self) -> u64 {
-        match self {
-            Self::Plain(values) => values.bytes(),
-            Self::Codes(codes) => codes.bytes(),
-            Self::Halves(_, halves) => halves.bytes(),
-            Self::Singles(singles) => singles.bytes(),
-            Self::Same => 0,
-        }
+        map_array!(self, array => array.bytes()).array().unwrap_or(0)
     }
 
     /// Name of the kernel file for the values.

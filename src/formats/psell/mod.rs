@@ -90,7 +90,7 @@ pub use super::ValueEncoding;
 pub use plan::{PsellPlan, SPLIT_ROWS};
 pub(crate) use probe::SliceProbe;
 
-use super::encoded::{Coder, NarrowedPair, Sink, Stored, with_slack};
+use super::encoded::{Coder, DeviceValues, NarrowedPair, Sink, Stored, with_slack};
 use super::{
     Costs, DeviceMatrix, EncodedHost, Format, HostMatrix, HostValueArrays, NoArrays, PlanArgs,
     PlanProperties, Target, ValueStorage, Work, sell,

@@ -1,9 +1,9 @@
 //! SpMM with packed SELL on a GPU: several lanes share a row, each with one unit of adjacent
 //! vectors.
 
-use super::super::Header;
+use super::super::{DeviceValues, Header};
 use super::window::SlidingWindow;
-use super::{DevicePsell, DeviceValues, blocks};
+use super::{DevicePsell, blocks};
 use crate::device::{BLOCK, Buffer, Gpu, Launch, Module, Ptr, Queue, Scratch, kernels};
 use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceVectors, UnitKernels};
 use crate::{Error, Precision, Scalar};

@@ -14,12 +14,12 @@
 //! A block holds, for each band, the columns from the first of its first row to the last of its
 //! last row, and those of the next step.
 
-use super::super::Header;
 use super::super::constants::{
     CONSUMERS, HALO, PRODUCERS, REUSES_COLUMN, SLOT_BYTES, STAGES, UNITS,
 };
 use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
-use super::{DevicePsell, DeviceValues};
+use super::super::{DeviceValues, Header};
+use super::DevicePsell;
 use crate::device::{Buffer, Gpu, Kernel, Launch, Queue, kernels};
 use crate::formats::DeviceVectors;
 use crate::order::inserted;

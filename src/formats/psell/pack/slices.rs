@@ -1,7 +1,6 @@
 //! Choice of the encoding and position of every slice, and writing of slices, on a GPU.
 
-use super::super::Header;
-use super::super::cuda::DeviceValues;
+use super::super::{DeviceValues, Header};
 use super::values::CodeTable;
 use super::wide::Chosen;
 use super::{LANES, Packer};

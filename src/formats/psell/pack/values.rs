@@ -1,7 +1,6 @@
 //! Storage of values: the distinct values, found on the GPU.
 
-use super::super::cuda::DeviceValues;
-use super::super::{Coder, ValueEncoding};
+use super::super::{Coder, DeviceValues, ValueEncoding};
 use super::Packer;
 use crate::analysis::Analysis;
 use crate::analysis::value_set::{VALUE_SLOTS, ValueSet};
