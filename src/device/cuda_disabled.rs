@@ -1,7 +1,7 @@
 //! Build without GPU support. Its types are uninhabited, and used by the names that they have in
 //! `cuda/`; signatures are those there.
 
-use super::{DeviceSpec, GpuRuntime, Launch, Module, Ptr};
+use super::{DeviceSpec, GpuRuntime, Launch, Module, Numbers, Ptr};
 use crate::Error;
 use std::any::Any;
 use std::fmt::{self, Display};
@@ -259,6 +259,10 @@ impl<T: Copy> NoBuffer<T> {
     }
 
     pub(crate) fn ptr(&self) -> Ptr<T> {
+        match self.never {}
+    }
+
+    pub(crate) fn numbers(&self) -> Numbers<T> {
         match self.never {}
     }
 

@@ -18,10 +18,19 @@ impl<T> Clone for Ptr<T> {
 
 impl<T> Copy for Ptr<T> {}
 
+impl<T> Default for Ptr<T> {
+    fn default() -> Self {
+        Self::NULL
+    }
+}
+
 // SAFETY: an address that the host never reads through.
 unsafe impl<T> Send for Ptr<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Ptr<T> {}
+
+/// Address and number of elements of an array in GPU memory.
+pub(crate) type Numbers<T> = (Ptr<T>, usize);
 
 impl<T> Ptr<T> {
     /// The null pointer.

@@ -3,14 +3,13 @@
 //! so the encoding is lossless: `0` and `-0` differ, and so do NaNs with different payloads.
 
 use crate::analysis::value_set::{DICTIONARY, VALUE_SLOTS, ValueSet, hash};
+use crate::device::Buffer;
 use crate::device::cpu::Output;
-use crate::device::{Buffer, Ptr, Queue};
-use crate::formats::Arrays;
+use crate::formats::ValueArrays;
 use crate::memory::try_zeroed;
 use crate::parallel::map_each;
 use crate::{Error, Precision, Scalar};
 use bytemuck::Zeroable;
-use std::fmt::Debug;
 
 /// Bytes that can be read behind the last value of a packed matrix: the rest of a vector.
 const SLACK: usize = 64;
@@ -166,6 +165,24 @@ macro_rules! map_array {
 }
 pub(crate) use map_array;
 
+impl<P: Default, C: Default, H: Default, S: Default> EncodedValues<P, C, H, S> {
+    /// Combines the arrays of the slices with those of the long rows, made by the same coder.
+    pub(crate) fn and<D>(self, long: Option<Self>, dictionary: D) -> ValueArrays<P, C, H, S, D> {
+        let long = long.unwrap_or_else(|| map_array!(&self, _array => Default::default()));
+        match (self, long) {
+            (Self::Plain(own), Self::Plain(long)) => ValueArrays::Plain([own, long]),
+            (Self::Codes(own), Self::Codes(long)) => {
+                ValueArrays::Codes(Some([own, long]), dictionary)
+            }
+            (Self::Halves(precision, own), Self::Halves(_, long)) => {
+                ValueArrays::Halves(precision, [own, long])
+            }
+            (Self::Singles(own), Self::Singles(long)) => ValueArrays::Singles([own, long]),
+            _ => ValueArrays::Codes(None, dictionary),
+        }
+    }
+}
+
 impl<A> EncodedValues<A, A, A, A> {
     /// The array. `None` if nothing is stored.
     pub(crate) fn array(self) -> Option<A> {
@@ -179,46 +196,21 @@ impl<A> EncodedValues<A, A, A, A> {
     }
 }
 
-/// Data of values in 16 bits or in 32 bits.
-#[derive(Debug)]
-pub(crate) enum Narrowed<H, S> {
-    Halves(H),
-    Singles(S),
-}
-
-/// Data of the slices and of the long rows.
-pub(crate) type NarrowedPair<H, S> = Narrowed<[H; 2], [S; 2]>;
-
-impl<H, S> Narrowed<H, S> {
-    /// Combines the data of the slices with those of the long rows, made by the same coder;
-    /// `nothing` if there are no long rows.
-    pub(crate) fn and(self, long: Option<Self>, nothing: (H, S)) -> NarrowedPair<H, S> {
-        match (self, long) {
-            (Self::Halves(own), Some(Self::Halves(long))) => Narrowed::Halves([own, long]),
-            (Self::Singles(own), Some(Self::Singles(long))) => Narrowed::Singles([own, long]),
-            (Self::Halves(own), _) => Narrowed::Halves([own, nothing.0]),
-            (Self::Singles(own), _) => Narrowed::Singles([own, nothing.1]),
-        }
-    }
-}
-
-/// Converts values to a precision. Returns the index of the first value that it does not hold as
-/// the error.
-pub(crate) fn narrowed<T: Scalar>(
+/// Converts values to a precision, and their bits to the type in which they are stored.
+///
+/// # Errors
+///
+/// [`Error::ValueInexact`] with the first value that the precision does not hold.
+pub(crate) fn narrowed<T: Scalar, N: Send>(
     values: &[T],
     precision: Precision,
-) -> Result<Narrowed<Vec<u16>, Vec<f32>>, usize> {
-    if !precision.holds_all(values) {
-        let entry = values.iter().position(|&value| !precision.holds(value));
-        return Err(entry.unwrap_or_default());
+    stored: impl Fn(u32) -> N + Sync,
+) -> Result<Vec<N>, Error> {
+    if precision.holds_all(values) {
+        return Ok(map_each(values.len(), |i| stored(precision.narrow(values[i]))));
     }
-    let bits = |i: usize| precision.narrow(values[i]);
-    Ok(match precision {
-        Precision::F32 => Narrowed::Singles(map_each(values.len(), |i| f32::from_bits(bits(i)))),
-        Precision::Bf16 | Precision::F16 => {
-            Narrowed::Halves(map_each(values.len(), |i| bits(i) as u16))
-        }
-    })
+    let entry = values.iter().position(|&value| !precision.holds(value)).unwrap_or_default();
+    Err(Error::ValueInexact { entry, value: values[entry].to_f64(), precision })
 }
 
 /// Encodes values as codes and a dictionary. There are no codes if one value stands for all. `None`
@@ -236,89 +228,6 @@ pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Ve
     let mut dictionary = coder.into_dictionary();
     dictionary.resize(room, T::ZERO);
     Some((codes, dictionary))
-}
-
-/// Storage of the values of a packed matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ValueStorage {
-    /// In the matrix's own type.
-    Plain,
-    /// In a precision of fewer bytes.
-    Narrow(Precision),
-    /// As codes of at most this many values; a single value needs no codes.
-    Coded(usize),
-}
-
-impl ValueStorage {
-    /// Precision of values of fewer bytes.
-    #[cfg(test)]
-    pub(crate) fn precision(self) -> Option<Precision> {
-        match self {
-            Self::Narrow(precision) => Some(precision),
-            Self::Plain | Self::Coded(_) => None,
-        }
-    }
-
-    /// Storage of values with this precision, if it is of fewer bytes, and this many values in the
-    /// dictionary.
-    pub(crate) fn of(narrow: Option<Precision>, dictionary: usize) -> Self {
-        match (narrow, dictionary) {
-            (Some(precision), _) => Self::Narrow(precision),
-            (None, 0) => Self::Plain,
-            (None, values) => Self::Coded(values),
-        }
-    }
-}
-
-/// A matrix in host memory whose values may be stored in fewer bytes or as codes.
-pub(crate) trait EncodedHost<T>: Debug {
-    /// Storage of the values.
-    fn storage(&self) -> ValueStorage;
-
-    /// Slot of every entry, counted through the arrays. None if 32 bits cannot count them.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::HostMemory`].
-    fn slots(&self) -> Result<Option<Vec<u32>>, Error>;
-
-    /// Arrays of values of fewer bytes.
-    fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>>;
-
-    /// Arrays of codes. None if a single value needs none.
-    fn codes_mut(&mut self) -> Option<Arrays<&mut [u8]>>;
-
-    /// Replaces the values of the codes.
-    fn set_dictionary(&mut self, dictionary: Vec<T>);
-}
-
-/// Address and number of values in GPU memory.
-pub(crate) type Numbers<N> = (Ptr<N>, usize);
-
-/// A matrix in GPU memory whose values may be stored in fewer bytes or as codes.
-pub(crate) trait EncodedDevice<T>: Debug {
-    /// Storage of the values.
-    fn storage(&self) -> ValueStorage;
-
-    /// As [`EncodedHost::slots`].
-    ///
-    /// # Errors
-    ///
-    /// Errors of copying from the GPU.
-    fn slots(&self) -> Result<Option<Vec<u32>>, Error>;
-
-    /// Arrays of values of fewer bytes.
-    fn narrow(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>>;
-
-    /// Arrays of codes. None if a single value needs none.
-    fn codes(&self) -> Option<Arrays<Numbers<u8>>>;
-
-    /// Replaces the values of the codes, after what is enqueued.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the GPU.
-    fn write_dictionary(&self, queue: &Queue, dictionary: &[T]) -> Result<(), Error>;
 }
 
 impl<T: Scalar> Stored<T> {
@@ -346,40 +255,6 @@ impl<T: Scalar> Stored<T> {
             Self::Halves(precision, halves) => precision.widen(u32::from(halves[at])),
             Self::Singles(singles) => Precision::F32.widen(singles[at].to_bits()),
             Self::Same => dictionary[0],
-        }
-    }
-
-    /// The values, if they are stored in the matrix's own type.
-    pub(crate) fn plain_mut(&mut self) -> Option<&mut [T]> {
-        match self {
-            Self::Plain(values) => Some(values),
-            _ => None,
-        }
-    }
-
-    /// The numbers, if they are stored in a narrower precision.
-    pub(crate) fn narrow_mut(&mut self) -> Option<Narrowed<&mut [u16], &mut [f32]>> {
-        match self {
-            Self::Halves(_, halves) => Some(Narrowed::Halves(halves)),
-            Self::Singles(singles) => Some(Narrowed::Singles(singles)),
-            _ => None,
-        }
-    }
-
-    /// The codes, if values are stored as codes.
-    pub(crate) fn codes_mut(&mut self) -> Option<&mut [u8]> {
-        match self {
-            Self::Codes(codes) => Some(codes),
-            _ => None,
-        }
-    }
-
-    /// Precision of the numbers if they are stored in a narrower one.
-    pub(crate) fn narrow(&self) -> Option<Precision> {
-        match self {
-            Self::Halves(precision, _) => Some(*precision),
-            Self::Singles(_) => Some(Precision::F32),
-            _ => None,
         }
     }
 

@@ -42,7 +42,6 @@ pub(crate) use chunks::{chunk_rows, chunks};
 pub use costs::{Costs, KernelCosts};
 pub(crate) use device_vectors::{DeviceVectors, UnitKernels};
 pub use encoded::ValueEncoding;
-pub(crate) use encoded::{EncodedDevice, EncodedHost, ValueStorage};
 pub(crate) use plan_text::PlanArgs;
 pub(crate) use properties::PlanProperties;
 pub(crate) use resident::ResidentMatrix;
@@ -52,7 +51,9 @@ pub(crate) use sorting::{rows_by_length, sorted_in_windows};
 pub(crate) use spmm::{DeviceSpmm, HostSpmm, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
 pub(crate) use update::Updater;
-pub(crate) use value_arrays::{Arrays, DeviceValueArrays, HostValueArrays, NoArrays, NoValueSlots};
+pub(crate) use value_arrays::{
+    Arrays, DeviceValueArrays, HostValueArrays, NoValueSlots, ValueArrays,
+};
 pub use work::Work;
 pub(crate) use work::{
     STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
@@ -214,10 +215,26 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// [`Error::HostMemory`].
     fn unpack(&self) -> Result<CsrMatrix<T>, Error>;
 
-    /// Arrays of the values, which are zero in slots without an entry; or encoded values, or the
-    /// reason why there are neither.
+    /// Arrays of the values, or the reason why they cannot be replaced.
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        Err(NoValueSlots::NO_VALUE_SLOTS.into())
+        Err(NoValueSlots::NO_VALUE_SLOTS)
+    }
+
+    /// Slot of every entry of the matrix, `a` in CSR, counted through the arrays of the values; or
+    /// the reason why it is unknown.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`].
+    fn slots(&self, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, NoValueSlots>, Error> {
+        let Some(access) = self.access() else { return Ok(Err(NoValueSlots::NO_VALUE_SLOTS)) };
+        if u32::try_from(access.slot_count()).is_err() {
+            return Ok(Err(NoValueSlots::TOO_MANY));
+        }
+        let mut slots = memory::reserved(a.nnz())?;
+        (0..a.nrows())
+            .for_each(|row| access.visit_row(row, &mut |slot, _, _| slots.push(slot as u32)));
+        Ok(Ok(slots))
     }
 
     /// Changes to another plan that uses the same arrays. False if there is
@@ -317,7 +334,7 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 
     /// The same arrays as [`HostMatrix::values_mut`], with their lengths.
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        Err(NoValueSlots::NO_VALUE_SLOTS.into())
+        Err(NoValueSlots::NO_VALUE_SLOTS)
     }
 
     /// SpMM with the matrix on its GPU, if the format has kernels for it.

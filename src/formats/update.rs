@@ -3,15 +3,15 @@
 //!
 //! To find the slots, a matrix of the same pattern is packed whose values are the indices of its
 //! entries. A format therefore only exposes its arrays of values. Encoded values cannot hold
-//! indices; formats that have them report their slots themselves.
+//! indices: a format that has them reports their slots itself.
 
-use super::encoded::{Narrowed, coded, narrowed};
+use super::encoded::{coded, narrowed};
 use super::resident::keep;
 use super::units::{PER_THREAD, Units};
-use super::{Access, Arrays, NoArrays, NoValueSlots, Plan, ResidentMatrix, ValueStorage};
+use super::{Arrays, NoValueSlots, Plan, ResidentMatrix, ValueArrays};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
-use crate::device::{DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream, kernels};
+use crate::device::{DeviceVec, Gpu, Kernel, Launch, Numbers, Ptr, Queue, Stream, kernels};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar, memory};
 use std::sync::Arc;
@@ -22,7 +22,6 @@ pub(crate) struct Updater {
     nnz: usize,
     pattern: Fingerprint,
     place: SlotMap,
-    storage: ValueStorage,
     plan: String,
 }
 
@@ -34,40 +33,10 @@ enum SlotMap {
     Gpu(Option<Arc<Units>>, Kernel),
 }
 
-impl SlotMap {
-    /// Slots of encoded values. None if there are too many to count.
-    fn encoded<T: Scalar>(
-        matrix: &mut ResidentMatrix<T>,
-        storage: ValueStorage,
-    ) -> Result<Option<Self>, Error> {
-        let kind = match storage {
-            ValueStorage::Narrow(Precision::F32) => "f32",
-            ValueStorage::Narrow(_) => "u16",
-            _ => "u8",
-        };
-        Ok(match matrix {
-            ResidentMatrix::Host(_) if storage == ValueStorage::Coded(1) => Some(Self::Host(None)),
-            ResidentMatrix::Gpu(gpu, _) if storage == ValueStorage::Coded(1) => {
-                Some(Self::Gpu(None, gpu.kernel("update", "update_u8")?))
-            }
-            ResidentMatrix::Host(matrix) => {
-                let slots = matrix.encoded_mut().map(|encoded| encoded.slots()).transpose()?;
-                slots.flatten().map(|slots| Self::Host(Some(slots)))
-            }
-            ResidentMatrix::Gpu(gpu, matrix) => {
-                let Some(encoded) = matrix.encoded() else { return Ok(None) };
-                let Some(slots) = encoded.slots()? else { return Ok(None) };
-                let kernel = gpu.kernel("update", &format!("update_{kind}"))?;
-                Some(Self::Gpu(Some(Units::upload(*gpu, slots)?), kernel))
-            }
-        })
-    }
-}
-
 impl Updater {
     /// Creates the updater for `matrix`. `a` is the matrix it was packed from or, if it was
-    /// `edited` by [`Access::insert`], the result of unpacking it: rows that are longer than before
-    /// would be packed elsewhere.
+    /// `edited` by [`Access::insert`](super::Access::insert), the result of unpacking it: rows that
+    /// are longer than before would be packed elsewhere.
     ///
     /// # Errors
     ///
@@ -79,45 +48,29 @@ impl Updater {
         edited: bool,
     ) -> Result<Self, Error> {
         let refused = |NoValueSlots(reason)| Error::NotUpdatable { plan: plan.to_string(), reason };
-        let storage = matrix.storage();
-        let made = |place| Self {
-            nnz: a.nnz(),
-            pattern: Fingerprint::of(a),
-            place,
-            storage,
-            plan: plan.to_string(),
-        };
-        if storage != ValueStorage::Plain {
-            return SlotMap::encoded(matrix, storage)?
-                .map(made)
-                .ok_or_else(|| refused(NoValueSlots::TOO_MANY));
-        }
-        let gpu = match matrix {
-            ResidentMatrix::Host(matrix) => {
-                matrix.values_mut().map(|_| None).map_err(NoArrays::reason)
-            }
-            ResidentMatrix::Gpu(gpu, matrix) => {
-                matrix.values().map(|_| Some(*gpu)).map_err(NoArrays::reason)
-            }
-        };
-        let gpu = gpu.map_err(refused)?;
+        let storage = matrix.storage().map_err(refused)?;
+        let encoded = !matches!(storage, ValueArrays::Plain(_));
         let slots = match matrix {
             _ if plan.properties().keeps_order => None,
-            ResidentMatrix::Host(matrix) if edited => {
-                let access =
-                    matrix.access().ok_or_else(|| refused(NoValueSlots::NO_VALUE_SLOTS))?;
-                Some(slots_by_row(access, a).map_err(refused)?)
-            }
-            _ => Some(slots(plan, a)?.map_err(refused)?),
+            _ if matches!(storage, ValueArrays::Codes(None, ())) => None,
+            ResidentMatrix::Host(matrix) if edited || encoded => Some(matrix.slots(a)?),
+            _ => Some(slots(plan, a, encoded)?),
         };
-        let place = match gpu {
-            None => SlotMap::Host(slots),
-            Some(gpu) => {
-                let slots = slots.map(|slots| Units::upload(gpu, slots)).transpose()?;
-                SlotMap::Gpu(slots, gpu.kernel("update", &format!("update_{}", T::KIND))?)
+        let slots = slots.transpose().map_err(refused)?;
+        let place = match matrix {
+            ResidentMatrix::Host(_) => SlotMap::Host(slots),
+            ResidentMatrix::Gpu(gpu, _) => {
+                let slots = slots.map(|slots| Units::upload(*gpu, slots)).transpose()?;
+                let kernel = match storage {
+                    ValueArrays::Plain(_) => &*format!("update_{}", T::KIND),
+                    ValueArrays::Codes(..) => "update_u8",
+                    ValueArrays::Halves(..) => "update_u16",
+                    ValueArrays::Singles(_) => "update_f32",
+                };
+                SlotMap::Gpu(slots, gpu.kernel("update", kernel)?)
             }
         };
-        Ok(made(place))
+        Ok(Self { nnz: a.nnz(), pattern: Fingerprint::of(a), place, plan: plan.to_string() })
     }
 
     /// Bytes of the slots, in the memory of the matrix.
@@ -153,113 +106,66 @@ impl Updater {
         matrix: &mut ResidentMatrix<T>,
         values: &[T],
     ) -> Result<(), Error> {
+        const HAD: &str = "it had them when this was made";
         self.check_length(values.len())?;
-        match self.storage {
-            ValueStorage::Plain => {}
-            ValueStorage::Narrow(precision) => {
-                let inexact = |entry: usize| Error::ValueInexact {
-                    entry,
-                    value: values[entry].to_f64(),
-                    precision,
-                };
-                return self.update_narrow(matrix, narrowed(values, precision).map_err(inexact)?);
-            }
-            ValueStorage::Coded(room) => {
-                let reason = if room == 1 {
-                    NoValueSlots::NOT_THE_SAME
-                } else {
-                    NoValueSlots::TOO_MANY_VALUES
-                };
-                let (codes, dictionary) =
-                    coded(values, room).ok_or_else(|| self.refused(reason))?;
-                return self.update_coded(matrix, &codes, dictionary);
-            }
-        }
-        match (matrix, &self.place) {
-            (ResidentMatrix::Host(matrix), SlotMap::Host(slots)) => {
-                let arrays = matrix.values_mut().expect("it had them when this was made");
-                scatter(slots.as_deref(), values, arrays);
-                Ok(())
-            }
-            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => {
-                gpu.synchronize()?;
-                let arrays = matrix.values().expect("as above");
-                // SAFETY: the arrays have every slot, and nothing else is running.
-                unsafe { self.upload_to_slots(*gpu, values, arrays) }
-            }
-            _ => unreachable!("a matrix stays on its device"),
-        }
-    }
-
-    /// Replaces values that are stored in fewer bytes.
-    fn update_narrow<T: Scalar>(
-        &self,
-        matrix: &mut ResidentMatrix<T>,
-        values: Narrowed<Vec<u16>, Vec<f32>>,
-    ) -> Result<(), Error> {
         match (matrix, &self.place) {
             (ResidentMatrix::Host(matrix), SlotMap::Host(slots)) => {
                 let slots = slots.as_deref();
-                match (values, matrix.encoded_mut().and_then(|encoded| encoded.narrow_mut())) {
-                    (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
-                        scatter(slots, &values, arrays)
+                match matrix.values_mut().expect(HAD) {
+                    ValueArrays::Plain(arrays) => scatter(slots, values, arrays),
+                    ValueArrays::Halves(precision, arrays) => {
+                        scatter(slots, &narrowed(values, precision, |bits| bits as u16)?, arrays);
                     }
-                    (Narrowed::Singles(values), Some(Narrowed::Singles(arrays))) => {
-                        scatter(slots, &values, arrays)
+                    ValueArrays::Singles(arrays) => {
+                        scatter(slots, &narrowed(values, Precision::F32, f32::from_bits)?, arrays);
                     }
-                    _ => unreachable!("it had them when this was made"),
+                    ValueArrays::Codes(arrays, dictionary) => {
+                        let (codes, new) = self.coded(values, dictionary.len())?;
+                        if let Some(arrays) = arrays {
+                            scatter(slots, &codes, arrays);
+                        }
+                        dictionary.copy_from_slice(&new);
+                    }
                 }
                 Ok(())
             }
-            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => {
-                gpu.synchronize()?;
-                // SAFETY: the arrays have every slot, and nothing else is running.
-                unsafe {
-                    match (values, matrix.encoded().and_then(|encoded| encoded.narrow())) {
-                        (Narrowed::Halves(values), Some(Narrowed::Halves(arrays))) => {
-                            self.upload_to_slots(*gpu, &values, arrays)
+            // SAFETY: the arrays have every slot, and nothing is enqueued while this runs.
+            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => unsafe {
+                match matrix.values().expect(HAD) {
+                    ValueArrays::Plain(arrays) => self.upload_to_slots(*gpu, values, arrays),
+                    ValueArrays::Halves(precision, arrays) => {
+                        let values = narrowed(values, precision, |bits| bits as u16)?;
+                        self.upload_to_slots(*gpu, &values, arrays)
+                    }
+                    ValueArrays::Singles(arrays) => {
+                        let values = narrowed(values, Precision::F32, f32::from_bits)?;
+                        self.upload_to_slots(*gpu, &values, arrays)
+                    }
+                    ValueArrays::Codes(arrays, dictionary) => {
+                        let (codes, new) = self.coded(values, dictionary.len())?;
+                        match arrays {
+                            Some(arrays) => self.upload_to_slots(*gpu, &codes, arrays)?,
+                            None => gpu.synchronize()?,
                         }
-                        (Narrowed::Singles(values), Some(Narrowed::Singles(arrays))) => {
-                            self.upload_to_slots(*gpu, &values, arrays)
-                        }
-                        _ => unreachable!("it had them when this was made"),
+                        dictionary.write(gpu.queue(), &new)
                     }
                 }
-            }
+            },
             _ => unreachable!("a matrix stays on its device"),
         }
     }
 
-    /// Replaces codes and their dictionary, or the common value of all entries.
-    fn update_coded<T: Scalar>(
-        &self,
-        matrix: &mut ResidentMatrix<T>,
-        codes: &[u8],
-        dictionary: Vec<T>,
-    ) -> Result<(), Error> {
-        match (matrix, &self.place) {
-            (ResidentMatrix::Host(matrix), SlotMap::Host(slots)) => {
-                let encoded = matrix.encoded_mut().expect("it was when this was made");
-                if let Some(arrays) = encoded.codes_mut() {
-                    scatter(slots.as_deref(), codes, arrays);
-                }
-                encoded.set_dictionary(dictionary);
-                Ok(())
-            }
-            (ResidentMatrix::Gpu(gpu, matrix), SlotMap::Gpu(..)) => {
-                gpu.synchronize()?;
-                let encoded = matrix.encoded().expect("as above");
-                if let Some(arrays) = encoded.codes() {
-                    // SAFETY: the arrays have every slot, and nothing else is running.
-                    unsafe { self.upload_to_slots(*gpu, codes, arrays)? };
-                }
-                encoded.write_dictionary(gpu.queue(), &dictionary)
-            }
-            _ => unreachable!("a matrix stays on its device"),
-        }
+    /// Codes of values, and the values of the codes, `room` in number.
+    fn coded<T: Scalar>(&self, values: &[T], room: usize) -> Result<(Vec<u8>, Vec<T>), Error> {
+        let reason = match room {
+            1 => NoValueSlots::NOT_THE_SAME,
+            _ => NoValueSlots::TOO_MANY_VALUES,
+        };
+        coded(values, room).ok_or_else(|| self.refused(reason))
     }
 
-    /// Uploads values and scatters them to their slots. Blocking: they are stored on return.
+    /// Uploads values and scatters them to their slots, after everything enqueued on the GPU is
+    /// done. Blocking: they are stored on return.
     ///
     /// # Safety
     ///
@@ -269,8 +175,9 @@ impl Updater {
         &self,
         gpu: Gpu,
         values: &[N],
-        arrays: Arrays<(Ptr<N>, usize)>,
+        arrays: Arrays<Numbers<N>>,
     ) -> Result<(), Error> {
+        gpu.synchronize()?;
         let (values, queue) = (gpu.upload(values)?, gpu.queue());
         // SAFETY: the caller's promise, and the wait outlasts the launch.
         unsafe { self.launch(queue, values.ptr(), arrays)? };
@@ -297,15 +204,13 @@ impl Updater {
         else {
             return self.update(matrix, values.host());
         };
-        if self.storage != ValueStorage::Plain {
-            return Err(self.refused(NoValueSlots::UNCHECKED));
-        }
+        let arrays = matrix.values().and_then(ValueArrays::plain);
+        let arrays = arrays.map_err(|_| self.refused(NoValueSlots::UNCHECKED))?;
         let _lock = queue.lock()?;
         keep(queue, matrix, [values]);
         if let (true, Some(slots)) = (queue.records(), slots) {
             queue.keep(slots.clone());
         }
-        let arrays = matrix.values().expect("it had them when this was made");
         // SAFETY: the arrays have every slot. Freeing memory waits for work that uses it, and a
         // graph keeps it.
         unsafe { self.launch(queue, values.ptr(), arrays) }
@@ -321,7 +226,7 @@ impl Updater {
         &self,
         queue: &Queue,
         values: Ptr<N>,
-        [first, second]: Arrays<(Ptr<N>, usize)>,
+        [first, second]: Arrays<Numbers<N>>,
     ) -> Result<(), Error> {
         let SlotMap::Gpu(units, kernel) = &self.place else { unreachable!("only called on a GPU") };
         let (slots, (at, from)) = units
@@ -352,10 +257,12 @@ impl Updater {
     }
 }
 
-/// Slot of every entry of `a` under a plan, or the reason why it is unknown.
+/// Slot of every entry of `a` under a plan, or the reason why it is unknown. `encoded` if packed
+/// values are.
 fn slots<T: Scalar>(
     plan: &Plan,
     a: CsrView<'_, T>,
+    encoded: bool,
 ) -> Result<Result<Vec<u32>, NoValueSlots>, Error> {
     /// Marks an entry without a slot.
     const NONE: u32 = u32::MAX;
@@ -363,17 +270,26 @@ fn slots<T: Scalar>(
     if nnz as u64 >= u64::from(NONE) {
         return Ok(Err(NoValueSlots::TOO_MANY));
     }
-    // Bits, so that an f32 holds them as exactly as an f64; 0 stands for padding.
-    let numbers = memory::listed((0..nnz).map(|entry| T::from_bits(entry as u64 + 1)))?;
+    let number = |entry| match entry {
+        // Two values, which every encoding holds; one alone would not be stored for every entry.
+        0 if encoded => T::ONE,
+        _ if encoded => T::ZERO,
+        // Bits, so that an f32 holds them as exactly as an f64; 0 stands for padding.
+        _ => T::from_bits(entry as u64 + 1),
+    };
+    let numbers = memory::listed((0..nnz).map(number))?;
     let (row_ptr, col_idx) = (memory::try_copied(a.row_ptr())?, memory::try_copied(a.col_idx())?);
     // SAFETY: the pattern is that of a checked matrix.
     let numbered =
         unsafe { CsrMatrix::new_unchecked(a.nrows(), a.ncols(), row_ptr, col_idx, numbers) };
     let mut packed = plan.pack(numbered.view())?;
     drop(numbered);
-    let arrays = match packed.values_mut() {
+    if encoded {
+        return packed.slots(a);
+    }
+    let arrays = match packed.values_mut().and_then(ValueArrays::plain) {
         Ok(arrays) => arrays,
-        Err(instead) => return Ok(Err(instead.reason())),
+        Err(reason) => return Ok(Err(reason)),
     };
     if arrays.iter().map(|array| array.len() as u64).sum::<u64>() >= u64::from(NONE) {
         return Ok(Err(NoValueSlots::TOO_MANY));
@@ -395,19 +311,6 @@ fn slots<T: Scalar>(
         before += array.len();
     }
     if slots.contains(&NONE) { Ok(Err(NoValueSlots::NO_VALUE_SLOTS)) } else { Ok(Ok(slots)) }
-}
-
-/// Slot of every entry of `a`, as reported by the matrix.
-fn slots_by_row<T: Scalar>(
-    matrix: &dyn Access<T>,
-    a: CsrView<'_, T>,
-) -> Result<Vec<u32>, NoValueSlots> {
-    if u32::try_from(matrix.slot_count()).is_err() {
-        return Err(NoValueSlots::TOO_MANY);
-    }
-    let mut slots = Vec::with_capacity(a.nnz());
-    (0..a.nrows()).for_each(|row| matrix.visit_row(row, &mut |slot, _, _| slots.push(slot as u32)));
-    Ok(slots)
 }
 
 /// Scatters the values of all entries to their slots.

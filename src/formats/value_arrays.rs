@@ -1,9 +1,8 @@
-//! Arrays with the values of a packed matrix, or what it has in place of them.
+//! Arrays with the values of a packed matrix, or the reason why it has none.
 
-use super::encoded::{EncodedDevice, EncodedHost};
-use super::{DeviceMatrix, HostMatrix, ResidentMatrix, ValueStorage};
-use crate::Scalar;
-use crate::device::Ptr;
+use super::ResidentMatrix;
+use crate::device::{Buffer, Numbers};
+use crate::{Precision, Scalar};
 
 /// The two arrays of values of a packed matrix, whose slots are numbered consecutively. The second
 /// may be empty.
@@ -38,65 +37,72 @@ impl NoValueSlots {
     pub(super) const TOO_MANY: Self = Self("its slots need more than 32-bit indices");
 }
 
-/// Substitute for arrays of values in a packed matrix.
+/// Arrays of the values of a packed matrix, by their encoding.
 #[derive(Debug)]
-pub(crate) enum NoArrays<E> {
-    /// Nothing, for this reason.
-    Reason(NoValueSlots),
-    /// Values that are stored in fewer bytes or as codes.
-    Encoded(E),
+pub(crate) enum ValueArrays<Plain, Codes, Halves, Singles, Dictionary> {
+    /// In the matrix's own type, and zero in slots without an entry.
+    Plain(Arrays<Plain>),
+    /// Codes, and the values that they stand for. There are no codes if one value stands for all.
+    Codes(Option<Arrays<Codes>>, Dictionary),
+    /// Bits of numbers of a 16-bit precision.
+    Halves(Precision, Arrays<Halves>),
+    /// 32-bit numbers.
+    Singles(Arrays<Singles>),
 }
 
-impl<E> From<NoValueSlots> for NoArrays<E> {
-    fn from(reason: NoValueSlots) -> Self {
-        Self::Reason(reason)
-    }
-}
-
-impl<E> NoArrays<E> {
-    pub(super) fn reason(self) -> NoValueSlots {
+impl<P, C, H, S, D> ValueArrays<P, C, H, S, D> {
+    /// The arrays of values in the matrix's own type.
+    pub(crate) fn plain(self) -> Result<Arrays<P>, NoValueSlots> {
         match self {
-            Self::Reason(reason) => reason,
-            Self::Encoded(_) => NoValueSlots::CODED,
+            Self::Plain(arrays) => Ok(arrays),
+            _ => Err(NoValueSlots::CODED),
         }
     }
 
-    fn encoded(self) -> Option<E> {
+    /// The encoding, without the arrays.
+    fn storage(&self) -> ValueStorage {
         match self {
-            Self::Reason(_) => None,
-            Self::Encoded(encoded) => Some(encoded),
+            Self::Plain(_) => ValueArrays::Plain([(); 2]),
+            Self::Codes(codes, _) => ValueArrays::Codes(codes.as_ref().map(|_| [(); 2]), ()),
+            Self::Halves(precision, _) => ValueArrays::Halves(*precision, [(); 2]),
+            Self::Singles(_) => ValueArrays::Singles([(); 2]),
         }
     }
 }
 
-/// Values of a packed matrix in host memory.
-pub(crate) type HostValueArrays<'a, T> =
-    Result<Arrays<&'a mut [T]>, NoArrays<&'a mut dyn EncodedHost<T>>>;
+/// Encoding of the values of a packed matrix.
+pub(crate) type ValueStorage = ValueArrays<(), (), (), (), ()>;
 
-/// Addresses and lengths of the arrays of values of a packed matrix in the memory of a GPU.
-pub(crate) type DeviceValueArrays<'a, T> =
-    Result<Arrays<(Ptr<T>, usize)>, NoArrays<&'a dyn EncodedDevice<T>>>;
+/// Values of a packed matrix in host memory, or the reason why there are none to replace.
+pub(crate) type HostValueArrays<'a, T> = Result<
+    ValueArrays<&'a mut [T], &'a mut [u8], &'a mut [u16], &'a mut [f32], &'a mut [T]>,
+    NoValueSlots,
+>;
 
-impl<T: Scalar> dyn HostMatrix<T> {
-    /// Values that are stored in fewer bytes or as codes.
-    pub(super) fn encoded_mut(&mut self) -> Option<&mut dyn EncodedHost<T>> {
-        self.values_mut().err()?.encoded()
-    }
-}
-
-impl<T: Scalar> dyn DeviceMatrix<T> {
-    /// Values that are stored in fewer bytes or as codes.
-    pub(super) fn encoded(&self) -> Option<&dyn EncodedDevice<T>> {
-        self.values().err()?.encoded()
-    }
-}
+/// Values of a packed matrix in GPU memory, or the reason why there are none to replace.
+pub(crate) type DeviceValueArrays<'a, T> = Result<
+    ValueArrays<Numbers<T>, Numbers<u8>, Numbers<u16>, Numbers<f32>, &'a Buffer<T>>,
+    NoValueSlots,
+>;
 
 impl<T: Scalar> ResidentMatrix<T> {
-    /// Storage of the values.
-    pub(crate) fn storage(&mut self) -> ValueStorage {
+    /// Encoding of the values, or the reason why they cannot be replaced.
+    pub(crate) fn storage(&mut self) -> Result<ValueStorage, NoValueSlots> {
         match self {
-            Self::Host(matrix) => matrix.encoded_mut().map_or(ValueStorage::Plain, |a| a.storage()),
-            Self::Gpu(_, matrix) => matrix.encoded().map_or(ValueStorage::Plain, |a| a.storage()),
+            Self::Host(matrix) => matrix.values_mut().map(|arrays| arrays.storage()),
+            Self::Gpu(_, matrix) => matrix.values().map(|arrays| arrays.storage()),
+        }
+    }
+}
+
+#[cfg(test)]
+impl ValueStorage {
+    /// Precision of the numbers if they are stored in a narrower one.
+    pub(crate) fn precision(&self) -> Option<Precision> {
+        match self {
+            Self::Halves(precision, _) => Some(*precision),
+            Self::Singles(_) => Some(Precision::F32),
+            Self::Plain(_) | Self::Codes(..) => None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Values of formats with two ways to store them: one per slot, or one for all.
 
+use super::NoValueSlots;
 use crate::Scalar;
 use crate::analysis::{Analysis, Distinct};
 use crate::parallel;
@@ -22,6 +23,22 @@ pub(crate) enum SlotValues<T, Array = Vec<T>> {
 }
 
 impl<T, Array> SlotValues<T, Array> {
+    /// The array of the values, or the reason why there is none.
+    pub(crate) fn array(&self) -> Result<&Array, NoValueSlots> {
+        match self {
+            Self::Plain(values) => Ok(values),
+            Self::Equal(_) => Err(NoValueSlots::CODED),
+        }
+    }
+
+    /// As [`array`](Self::array), to write to it.
+    pub(crate) fn array_mut(&mut self) -> Result<&mut Array, NoValueSlots> {
+        match self {
+            Self::Plain(values) => Ok(values),
+            Self::Equal(_) => Err(NoValueSlots::CODED),
+        }
+    }
+
     /// Infix of the names of the kernels that read such values.
     pub(crate) fn infix(&self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! Access to single entries: reading, locating and inserting them.
 
 use super::SparseOp;
-use crate::formats::{Access, ResidentMatrix};
+use crate::formats::{Access, ResidentMatrix, ValueArrays};
 use crate::{Error, Scalar};
 
 /// Reason why entries cannot be accessed on a GPU.
@@ -124,7 +124,8 @@ impl<T: Scalar> SparseOp<T> {
             unreachable!("there is no access on a GPU")
         };
         if let Some((&first, others)) = places.split_first() {
-            let [one, two] = matrix.values_mut().expect("what can be found is stored as it is");
+            let arrays = matrix.values_mut().and_then(ValueArrays::plain);
+            let [one, two] = arrays.expect("what can be found is stored as it is");
             let split = one.len();
             let mut put = |slot: usize, value| match slot.checked_sub(split) {
                 None => one[slot] = value,

@@ -111,7 +111,7 @@ fn check_specials<T: Scalar>(precision: Precision) {
             let plan = plan(text, precision);
             let context = format!("{plan} in {} on {device}", T::KIND);
             let mut matrix = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
-            assert_eq!(matrix.storage().precision(), Some(precision), "{context}");
+            assert_eq!(matrix.storage().unwrap().precision(), Some(precision), "{context}");
             let unpacked = matrix.unpack().unwrap();
             let exact = |a: &CsrMatrix<T>| a.values().iter().map(|v| v.bits()).collect::<Vec<_>>();
             assert_eq!(exact(&unpacked), exact(&a), "{context}");

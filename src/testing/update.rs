@@ -72,7 +72,7 @@ pub(super) fn check<T: Scalar>(
             return;
         }
     };
-    let (narrow, room) = (matrix.storage().precision(), room(plan, a));
+    let (narrow, room) = (matrix.storage().unwrap().precision(), room(plan, a));
     let checked_on_host = (narrow.is_some() || room.is_some()) && *device != Device::Cpu;
     for round in [1.5, -0.5] {
         let mut b = renewed(a, round);

@@ -4,7 +4,7 @@ use super::api::{self, DriverError};
 use super::driver::Attempt;
 use super::staging::Byte;
 use super::{Gpu, Queue, peer_calls};
-use crate::device::Ptr;
+use crate::device::{Numbers, Ptr};
 use crate::{Error, memory};
 use cudarc::driver::sys;
 use std::ffi::c_void;
@@ -225,6 +225,11 @@ impl<T: Copy> Buffer<T> {
     /// Address of the first element.
     pub(crate) fn ptr(&self) -> Ptr<T> {
         Ptr::from_address(self.address)
+    }
+
+    /// Address and number of the elements.
+    pub(crate) fn numbers(&self) -> Numbers<T> {
+        (self.ptr(), self.len)
     }
 
     /// Copies `data` in, after everything enqueued on `queue`, and waits.

@@ -9,7 +9,7 @@ use crate::device::{
     BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
 };
 use crate::formats::values::is_equal;
-use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, NoValueSlots};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -116,14 +116,6 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         match &self.values {
             SlotValues::Plain(values) => (values.ptr(), T::ZERO),
             SlotValues::Equal(value) => (Ptr::NULL, *value),
-        }
-    }
-
-    /// Pointer and number of the values. None if one value stands for all.
-    fn plain(&self) -> Option<(Ptr<T>, usize)> {
-        match &self.values {
-            SlotValues::Plain(values) => Some((values.ptr(), values.len())),
-            SlotValues::Equal(_) => None,
         }
     }
 
@@ -329,12 +321,9 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
     }
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        self.arrays
-            .near
-            .plain()
-            .zip(self.arrays.far.plain())
-            .map(<[_; 2]>::from)
-            .ok_or(NoValueSlots::CODED.into())
+        let DeviceParts { near, far, .. } = &self.arrays;
+        let (near, far) = (near.values.array()?.numbers(), far.values.array()?.numbers());
+        Ok(ValueArrays::Plain([near, far]))
     }
 
     fn device_bytes(&self) -> u64 {

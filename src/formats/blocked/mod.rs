@@ -58,8 +58,8 @@ pub use plan::BlockedPlan;
 
 use super::values::{SlotValues, is_equal, without_same};
 use super::{
-    Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, NoValueSlots, PlanArgs,
-    PlanProperties, Target, Work, megabytes, vector_bytes,
+    Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties, Target,
+    ValueArrays, Work, megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
 use crate::device::{CsrSource, Gpu, Module};
@@ -477,10 +477,8 @@ impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        match (&mut self.near.values, &mut self.far.values) {
-            (SlotValues::Plain(near), SlotValues::Plain(far)) => Ok([near, far]),
-            _ => Err(NoValueSlots::CODED.into()),
-        }
+        let (near, far) = (self.near.values.array_mut()?, self.far.values.array_mut()?);
+        Ok(ValueArrays::Plain([near, far]))
     }
 
     fn matrix_bytes(&self) -> u64 {

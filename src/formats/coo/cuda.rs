@@ -2,10 +2,10 @@
 
 use super::{CHUNK, CooPlan, HostCoo, MAX_CHUNKS_ONE_LAUNCH};
 use crate::device::{
-    BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
+    BLOCK, Buffer, Gpu, Kernel, Launch, Module, Numbers, Ptr, Queue, Residency, Scratch, kernels,
 };
 use crate::formats::device_rows::TailArrays;
-use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, Plan};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, Plan, ValueArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -221,7 +221,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCoo<T> {
     }
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        Ok([(self.entries.values.ptr(), self.entries.values.len()), (Ptr::NULL, 0)])
+        Ok(ValueArrays::Plain([self.entries.values.numbers(), Default::default()]))
     }
 
     fn device_bytes(&self) -> u64 {
@@ -272,9 +272,9 @@ impl<T: Scalar> DeviceTail<T> {
         self.entries.to_host()
     }
 
-    /// Pointer and number of the values.
-    pub(crate) fn values(&self) -> (Ptr<T>, usize) {
-        (self.entries.values.ptr(), self.entries.values.len())
+    /// Address and number of the values.
+    pub(crate) fn values(&self) -> Numbers<T> {
+        self.entries.values.numbers()
     }
 
     /// Bytes of the entries.

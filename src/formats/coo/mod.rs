@@ -27,7 +27,7 @@ pub(crate) use cuda::DeviceTail;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, Work, megabytes, millions, slot_bytes, vector_bytes,
+    Target, ValueArrays, Work, megabytes, millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -265,7 +265,7 @@ impl<T: Scalar> HostMatrix<T> for HostCoo<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        Ok([&mut self.values, &mut []])
+        Ok(ValueArrays::Plain([&mut self.values, &mut []]))
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -10,7 +10,7 @@ use crate::device::{
     BLOCK, Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
     kernels,
 };
-use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceValueArrays, row_products};
+use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceValueArrays, ValueArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, ScalarKind};
 use spmm::ChunkSpmm;
@@ -332,8 +332,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     }
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        let values = &self.matrix.values;
-        Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)])
+        Ok(ValueArrays::Plain([self.matrix.values.numbers(), Default::default()]))
     }
 
     fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {

@@ -25,7 +25,8 @@ mod spmm;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostSpmm, HostValueArrays, PlanArgs,
-    PlanProperties, Target, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    PlanProperties, Target, ValueArrays, Work, chain_us, megabytes, millions, slot_bytes,
+    vector_bytes,
 };
 use crate::analysis::{Analysis, Sampler};
 use crate::device::cpu::{first_at_least, partition};
@@ -335,7 +336,7 @@ impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        Ok([&mut self.values, &mut []])
+        Ok(ValueArrays::Plain([&mut self.values, &mut []]))
     }
 
     fn spmm(&self) -> Option<&dyn HostSpmm<T>> {

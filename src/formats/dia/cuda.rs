@@ -2,7 +2,7 @@
 
 use super::HostDia;
 use crate::device::{Buffer, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels};
-use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, row_products};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -72,7 +72,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceDia<T> {
     }
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        Ok([(self.values.ptr(), self.values.len()), (Ptr::NULL, 0)])
+        Ok(ValueArrays::Plain([self.values.numbers(), Default::default()]))
     }
 
     fn device_bytes(&self) -> u64 {

@@ -30,7 +30,7 @@ mod offsets;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, Work, chain_us, megabytes, vector_bytes,
+    Target, ValueArrays, Work, chain_us, megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
 use crate::device::cpu::{Output, for_each_part, partition};
@@ -250,7 +250,7 @@ impl<T: Scalar> HostMatrix<T> for HostDia<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        Ok([&mut self.values, &mut []])
+        Ok(ValueArrays::Plain([&mut self.values, &mut []]))
     }
 
     fn matrix_bytes(&self) -> u64 {

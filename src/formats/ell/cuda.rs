@@ -5,7 +5,7 @@ use crate::device::{
     Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels,
 };
 use crate::formats::device_rows::RowPacker;
-use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, row_products};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -137,7 +137,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceEll<T> {
     }
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        Ok([(self.values.ptr(), self.values.len()), (Ptr::NULL, 0)])
+        Ok(ValueArrays::Plain([self.values.numbers(), Default::default()]))
     }
 
     fn device_bytes(&self) -> u64 {

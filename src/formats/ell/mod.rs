@@ -24,7 +24,8 @@ pub(crate) use cuda::DeviceEll;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, Work, chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
+    Target, ValueArrays, Work, chain_us, device_rows, megabytes, millions, slot_bytes,
+    vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -243,7 +244,7 @@ impl<T: Scalar> HostMatrix<T> for HostEll<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        Ok([&mut self.values, &mut []])
+        Ok(ValueArrays::Plain([&mut self.values, &mut []]))
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -4,7 +4,7 @@ use super::{HostHyb, HybPlan, TailProcessor};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Residency, kernels};
 use crate::formats::coo::{DeviceTail, HostCoo};
 use crate::formats::ell::DeviceEll;
-use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, NoValueSlots};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, NoValueSlots, ValueArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 use std::sync::{Mutex, PoisonError};
@@ -185,14 +185,13 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceHyb<T> {
     }
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        let [ell, _] = self.ell.values()?;
-        match &self.tail {
-            ResidentTail::Gpu(tail) => {
-                Ok([ell, tail.as_ref().map_or((Ptr::NULL, 0), DeviceTail::values)])
-            }
-            ResidentTail::Host(None) => Ok([ell, (Ptr::NULL, 0)]),
-            ResidentTail::Host(Some(_)) => Err(NoValueSlots::ON_HOST.into()),
-        }
+        let [ell, none] = self.ell.values()?.plain()?;
+        let tail = match &self.tail {
+            ResidentTail::Gpu(tail) => tail.as_ref().map_or(none, DeviceTail::values),
+            ResidentTail::Host(None) => none,
+            ResidentTail::Host(Some(_)) => return Err(NoValueSlots::ON_HOST),
+        };
+        Ok(ValueArrays::Plain([ell, tail]))
     }
 
     /// Excludes the COO part with `tail:host`, because it is in host memory.

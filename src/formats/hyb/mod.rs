@@ -29,7 +29,7 @@ pub use width::{Rule, Width, fastest};
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, Work, chain_us,
+    Target, ValueArrays, Work, chain_us,
     coo::{self, HostCoo},
     ell::{self, HostEll},
     megabytes, millions,
@@ -215,8 +215,9 @@ impl<T: Scalar> HostMatrix<T> for HostHyb<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        let ([ell, _], [coo, _]) = (self.ell.values_mut()?, self.coo.values_mut()?);
-        Ok([ell, coo])
+        let [ell, _] = self.ell.values_mut()?.plain()?;
+        let [coo, _] = self.coo.values_mut()?.plain()?;
+        Ok(ValueArrays::Plain([ell, coo]))
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -6,7 +6,7 @@ use crate::device::{
 };
 use crate::formats::coo::DeviceTail;
 use crate::formats::device_rows::{PackedRows, RowPacker, RowSlots};
-use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -246,7 +246,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceJds<T> {
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
         let tail = self.tail.as_ref().map_or((Ptr::NULL, 0), DeviceTail::values);
-        Ok([(self.values.ptr(), self.values.len()), tail])
+        Ok(ValueArrays::Plain([self.values.numbers(), tail]))
     }
 
     fn device_bytes(&self) -> u64 {

@@ -34,7 +34,7 @@ pub use sections::{BoundaryMethod, Sectioning};
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, Work, chain_us,
+    Target, ValueArrays, Work, chain_us,
     coo::{self, HostCoo},
     device_rows, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
 };
@@ -341,9 +341,11 @@ impl<T: Scalar> HostMatrix<T> for HostJds<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        let [tail, _] =
-            self.tail.as_mut().map_or(Ok([&mut [][..], &mut []]), HostMatrix::values_mut)?;
-        Ok([&mut self.values, tail])
+        let [tail, _] = match &mut self.tail {
+            Some(tail) => tail.values_mut()?.plain()?,
+            None => Default::default(),
+        };
+        Ok(ValueArrays::Plain([&mut self.values, tail]))
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -11,15 +11,12 @@ use super::host::HostPsell;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::plan::SliceWarps;
-use super::{DeviceValues, Header, NarrowedPair, Stored};
+use super::{DeviceValues, Header, Stored};
 use crate::device::{
     BLOCK, Buffer, Gpu, Launch, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
-use crate::formats::encoded::{Narrowed, Numbers, map_array};
-use crate::formats::{
-    Arrays, DeviceMatrix, DeviceSpmm, DeviceValueArrays, EncodedDevice, EncodedHost, NoArrays,
-    ValueStorage, row_products,
-};
+use crate::formats::encoded::map_array;
+use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceValueArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Precision, Scalar};
 use kernel::{kernel_name, module_of, warps_shift_of};
@@ -77,37 +74,6 @@ impl<T: Scalar> DeviceValues<T> {
 
     fn to_host(&self) -> Result<Stored<T>, Error> {
         Ok(map_array!(self, array => array.to_vec()?))
-    }
-
-    fn plain(&self) -> Option<(Ptr<T>, usize)> {
-        match self {
-            Self::Plain(values) => Some((values.ptr(), values.len())),
-            _ => None,
-        }
-    }
-
-    fn narrow(&self) -> Option<Narrowed<Numbers<u16>, Numbers<f32>>> {
-        match self {
-            Self::Halves(_, halves) => Some(Narrowed::Halves((halves.ptr(), halves.len()))),
-            Self::Singles(singles) => Some(Narrowed::Singles((singles.ptr(), singles.len()))),
-            _ => None,
-        }
-    }
-
-    /// Precision of the numbers if they are stored in a narrower one.
-    fn precision(&self) -> Option<Precision> {
-        match self {
-            Self::Halves(precision, _) => Some(*precision),
-            Self::Singles(_) => Some(Precision::F32),
-            _ => None,
-        }
-    }
-
-    fn codes(&self) -> Option<Numbers<u8>> {
-        match self {
-            Self::Codes(codes) => Some((codes.ptr(), codes.len())),
-            _ => None,
-        }
     }
 
     /// Address of the values; null if they take no bytes.
@@ -328,9 +294,9 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
     }
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        let long = self.long.as_ref().map_or(Some((Ptr::NULL, 0)), |long| long.values.plain());
-        let values = self.values.plain().zip(long).map(|(own, long)| [own, long]);
-        values.ok_or(NoArrays::Encoded(self))
+        let numbers = |values: &DeviceValues<T>| map_array!(values, array => array.numbers());
+        let long = self.long.as_ref().map(|long| numbers(&long.values));
+        Ok(numbers(&self.values).and(long, &self.dictionary))
     }
 
     fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
@@ -343,30 +309,6 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
 
     fn residency(&self) -> Residency {
         self.kernel.residency()
-    }
-}
-
-impl<T: Scalar> EncodedDevice<T> for DevicePsell<T> {
-    fn storage(&self) -> ValueStorage {
-        ValueStorage::of(self.values.precision(), self.dictionary.len())
-    }
-
-    fn slots(&self) -> Result<Option<Vec<u32>>, Error> {
-        self.to_host()?.slots()
-    }
-
-    fn narrow(&self) -> Option<NarrowedPair<Numbers<u16>, Numbers<f32>>> {
-        let long = self.long.as_ref().and_then(|long| long.values.narrow());
-        Some(self.values.narrow()?.and(long, ((Ptr::NULL, 0), (Ptr::NULL, 0))))
-    }
-
-    fn codes(&self) -> Option<Arrays<Numbers<u8>>> {
-        let long = self.long.as_ref().and_then(|long| long.values.codes());
-        Some([self.values.codes()?, long.unwrap_or((Ptr::NULL, 0))])
-    }
-
-    fn write_dictionary(&self, queue: &Queue, dictionary: &[T]) -> Result<(), Error> {
-        self.dictionary.write(queue, dictionary)
     }
 }
 

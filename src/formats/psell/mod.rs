@@ -90,14 +90,15 @@ pub use super::ValueEncoding;
 pub use plan::{PsellPlan, SPLIT_ROWS};
 pub(crate) use probe::SliceProbe;
 
-use super::encoded::{Coder, DeviceValues, NarrowedPair, Sink, Stored, with_slack};
+use super::encoded::{Coder, DeviceValues, Sink, Stored, map_array, with_slack};
 use super::{
-    Costs, DeviceMatrix, EncodedHost, Format, HostMatrix, HostValueArrays, NoArrays, PlanArgs,
-    PlanProperties, Target, ValueStorage, Work, sell,
+    Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, NoValueSlots, PlanArgs,
+    PlanProperties, Target, Work, sell,
 };
 use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
 use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
+use crate::memory::try_zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use cuda::DevicePsell;
 use host::HostPsell;
@@ -257,10 +258,31 @@ impl<T: Scalar> HostMatrix<T> for HostPsell<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        if EncodedHost::<T>::storage(self) != ValueStorage::Plain {
-            return Err(NoArrays::Encoded(self));
+        let long =
+            self.long.as_mut().map(|long| map_array!(&mut long.values, array => &mut array[..]));
+        let own = map_array!(&mut self.values, array => &mut array[..]);
+        Ok(own.and(long, &mut self.dictionary))
+    }
+
+    fn slots(&self, a: CsrView<'_, T>) -> Result<Result<Vec<u32>, NoValueSlots>, Error> {
+        let own = self.values.per(self.values.bytes());
+        let long = self.long.as_ref().map_or(0, |long| long.col_idx.len());
+        if u32::try_from(own + long).is_err() {
+            return Ok(Err(NoValueSlots::TOO_MANY));
         }
-        Ok(self.plain_mut().expect("plain values have arrays"))
+        let (row_ptr, mut slots) = (a.row_ptr(), try_zeroed(a.nnz())?);
+        for s in 0..self.headers.len() {
+            let slice = self.slice(s);
+            slice.visit_values(self.group, |lane, entry, at| {
+                slots[row_ptr[self.row(s, lane)] + entry] = (slice.first_value + at) as u32;
+            });
+        }
+        for (row, entries) in self.long.iter().flat_map(|long| long.rows()) {
+            for (place, at) in slots[row_ptr[row]..row_ptr[row + 1]].iter_mut().zip(entries) {
+                *place = (own + at) as u32;
+            }
+        }
+        Ok(Ok(slots))
     }
 
     fn matrix_bytes(&self) -> u64 {

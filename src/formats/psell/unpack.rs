@@ -1,9 +1,7 @@
 //! Unpacking of a packed SELL matrix to CSR.
 
-use super::NarrowedPair;
 use super::host::HostPsell;
 use super::index::LANES;
-use crate::formats::{Arrays, EncodedHost, ValueStorage};
 use crate::matrix::CsrMatrix;
 use crate::memory::try_zeroed;
 use crate::{Error, Scalar};
@@ -59,61 +57,9 @@ impl<T: Scalar> HostPsell<T> {
         Ok(row_ptr)
     }
 
-    /// Values of the slices and of the long rows; `None` unless they are stored in the matrix's own
-    /// type.
-    pub(crate) fn plain_mut(&mut self) -> Option<[&mut [T]; 2]> {
-        let long = match &mut self.long {
-            Some(long) => long.values.plain_mut()?,
-            None => &mut [],
-        };
-        Some([self.values.plain_mut()?, long])
-    }
-
     /// Row of a lane that has entries.
-    fn row(&self, s: usize, lane: usize) -> usize {
+    pub(super) fn row(&self, s: usize, lane: usize) -> usize {
         let i = s * LANES + lane;
         self.perm.as_ref().map_or(i, |perm| perm[i] as usize)
-    }
-}
-
-impl<T: Scalar> EncodedHost<T> for HostPsell<T> {
-    fn storage(&self) -> ValueStorage {
-        ValueStorage::of(self.values.narrow(), self.dictionary.len())
-    }
-
-    fn narrow_mut(&mut self) -> Option<NarrowedPair<&mut [u16], &mut [f32]>> {
-        let long = self.long.as_mut().and_then(|long| long.values.narrow_mut());
-        Some(self.values.narrow_mut()?.and(long, (&mut [], &mut [])))
-    }
-
-    fn codes_mut(&mut self) -> Option<Arrays<&mut [u8]>> {
-        let long = self.long.as_mut().and_then(|long| long.values.codes_mut());
-        Some([self.values.codes_mut()?, long.unwrap_or_default()])
-    }
-
-    fn set_dictionary(&mut self, dictionary: Vec<T>) {
-        self.dictionary = dictionary;
-    }
-
-    fn slots(&self) -> Result<Option<Vec<u32>>, Error> {
-        let own = self.values.per(self.values.bytes());
-        let long = self.long.as_ref().map_or(0, |long| long.col_idx.len());
-        if u32::try_from(own + long).is_err() {
-            return Ok(None);
-        }
-        let row_ptr = self.row_offsets()?;
-        let mut slots = try_zeroed(row_ptr[self.nrows])?;
-        for s in 0..self.headers.len() {
-            let slice = self.slice(s);
-            slice.visit_values(self.group, |lane, entry, at| {
-                slots[row_ptr[self.row(s, lane)] + entry] = (slice.first_value + at) as u32;
-            });
-        }
-        for (row, entries) in self.long.iter().flat_map(|long| long.rows()) {
-            for (place, at) in slots[row_ptr[row]..row_ptr[row + 1]].iter_mut().zip(entries) {
-                *place = (own + at) as u32;
-            }
-        }
-        Ok(Some(slots))
     }
 }

@@ -24,7 +24,8 @@ mod cuda;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, Work, chain_us, device_rows, megabytes, millions, slot_bytes, vector_bytes,
+    Target, ValueArrays, Work, chain_us, device_rows, megabytes, millions, slot_bytes,
+    vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
 use crate::device::cpu::{Output, PADDING, for_each_part, partition};
@@ -336,7 +337,7 @@ impl<T: Scalar> HostMatrix<T> for HostSell<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        Ok([&mut self.values, &mut []])
+        Ok(ValueArrays::Plain([&mut self.values, &mut []]))
     }
 
     fn matrix_bytes(&self) -> u64 {

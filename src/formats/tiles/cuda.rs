@@ -4,7 +4,7 @@
 use super::constants::{MULTIPLY_THREADS, PIECE_BYTES, SUM_THREADS};
 use super::{GROUP, HostTiles, SlotValues, TilesShape, pack};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels};
-use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, NoValueSlots};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -202,10 +202,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
     }
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        match &self.values {
-            SlotValues::Plain(values) => Ok([(values.ptr(), values.len()), (Ptr::NULL, 0)]),
-            SlotValues::Equal(_) => Err(NoValueSlots::CODED.into()),
-        }
+        Ok(ValueArrays::Plain([self.values.array()?.numbers(), Default::default()]))
     }
 
     fn device_bytes(&self) -> u64 {

@@ -40,7 +40,7 @@ mod pack;
 
 use super::values::{SlotValues, is_equal, without_same};
 use super::{
-    Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, NoValueSlots, PlanArgs, Target, Work,
+    Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, Target, ValueArrays, Work,
     chunk_rows, chunks, megabytes, vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -368,10 +368,7 @@ impl<T: Scalar> HostMatrix<T> for HostTiles<T> {
     }
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
-        match &mut self.values {
-            SlotValues::Plain(values) => Ok([values, &mut []]),
-            SlotValues::Equal(_) => Err(NoValueSlots::CODED.into()),
-        }
+        Ok(ValueArrays::Plain([self.values.array_mut()?, &mut []]))
     }
 
     fn matrix_bytes(&self) -> u64 {
