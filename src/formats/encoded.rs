@@ -166,7 +166,8 @@ macro_rules! map_array {
 pub(crate) use map_array;
 
 impl<P: Default, C: Default, H: Default, S: Default> EncodedValues<P, C, H, S> {
-    /// Combines the arrays of the slices with those of the long rows, made by the same coder.
+    /// Combines the arrays of the slices with those of the long rows, made by the same coder, and
+    /// with the values of the codes.
     pub(crate) fn and<D>(self, long: Option<Self>, dictionary: D) -> ValueArrays<P, C, H, S, D> {
         let long = long.unwrap_or_else(|| map_array!(&self, _array => Default::default()));
         match (self, long) {

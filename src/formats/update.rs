@@ -338,3 +338,24 @@ fn scatter<N: Copy + Send + Sync>(
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::gallery::Spec;
+
+    #[test]
+    fn matrices_of_one_pattern_and_encoding_have_the_same_slots() {
+        let spec: Spec = "femrandom,nodes=300".parse().unwrap();
+        let mut a: CsrMatrix<f64> = spec.generate().unwrap();
+        a.values_mut().iter_mut().enumerate().for_each(|(k, value)| *value = (k % 7) as f64);
+        for parameters in ["packed", "f16,split:20", "f32,sigma:512,group:1", "packed,split:1"] {
+            let plan: Plan = format!("psell(values:{parameters})").parse().unwrap();
+            let mut packed = plan.pack(a.view()).unwrap();
+            assert!(packed.values_mut().unwrap().plain().is_err(), "{plan} encodes these values");
+            let own = packed.slots(a.view()).unwrap().unwrap();
+            assert!(own.iter().any(|&slot| slot > 0), "{plan}");
+            assert_eq!(slots(&plan, a.view(), true).unwrap().unwrap(), own, "{plan}");
+        }
+    }
+}

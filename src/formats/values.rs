@@ -1,9 +1,9 @@
 //! Values of formats with two ways to store them: one per slot, or one for all.
 
 use super::NoValueSlots;
-use crate::Scalar;
 use crate::analysis::{Analysis, Distinct};
-use crate::parallel;
+use crate::device::{Buffer, Ptr};
+use crate::{Error, Scalar, parallel};
 
 /// Suffix of the names of kernels for one value of all entries.
 const SAME: &str = ".same";
@@ -22,7 +22,7 @@ pub(crate) enum SlotValues<T, Array = Vec<T>> {
     Equal(T),
 }
 
-impl<T, Array> SlotValues<T, Array> {
+impl<T: Copy, Array> SlotValues<T, Array> {
     /// The array of the values, or the reason why there is none.
     pub(crate) fn array(&self) -> Result<&Array, NoValueSlots> {
         match self {
@@ -37,6 +37,17 @@ impl<T, Array> SlotValues<T, Array> {
             Self::Plain(values) => Ok(values),
             Self::Equal(_) => Err(NoValueSlots::CODED),
         }
+    }
+
+    /// Copies the array to another memory, by `copy`.
+    pub(crate) fn copied<To>(
+        &self,
+        copy: impl FnOnce(&Array) -> Result<To, Error>,
+    ) -> Result<SlotValues<T, To>, Error> {
+        Ok(match self {
+            Self::Plain(values) => SlotValues::Plain(copy(values)?),
+            Self::Equal(value) => SlotValues::Equal(*value),
+        })
     }
 
     /// Infix of the names of the kernels that read such values.
@@ -60,10 +71,22 @@ impl<T: Scalar> SlotValues<T> {
 
     /// Bytes of the stored values.
     pub(crate) fn bytes(&self) -> usize {
+        self.array().map_or(0, |values| size_of_val(&**values))
+    }
+}
+
+impl<T: Scalar> SlotValues<T, Buffer<T>> {
+    /// The array, or null, and the common value, or 0.
+    pub(crate) fn params(&self) -> (Ptr<T>, T) {
         match self {
-            Self::Plain(values) => size_of_val(&**values),
-            Self::Equal(_) => 0,
+            Self::Plain(values) => (values.ptr(), T::ZERO),
+            Self::Equal(value) => (Ptr::NULL, *value),
         }
+    }
+
+    /// Bytes of the stored values.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.array().map_or(0, Buffer::bytes)
     }
 }
 

@@ -96,10 +96,7 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
     fn new(host: &Pieces<T, C>, gpu: Gpu) -> Result<Self, Error> {
         Ok(Self {
             cols: gpu.upload(&host.cols)?,
-            values: match &host.values {
-                SlotValues::Plain(values) => SlotValues::Plain(gpu.upload(values)?),
-                SlotValues::Equal(value) => SlotValues::Equal(*value),
-            },
+            values: host.values.copied(|values| gpu.upload(values))?,
             flags: gpu.upload(&host.flags)?,
             piece_ptr: gpu.upload(&host.piece_ptr)?,
             targets: gpu.upload(&host.targets)?,
@@ -111,21 +108,10 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
         (self.piece_ptr.len() - 1) as u32
     }
 
-    /// The array of the values, or null, and the value that stands for all, or 0.
-    fn values(&self) -> (Ptr<T>, T) {
-        match &self.values {
-            SlotValues::Plain(values) => (values.ptr(), T::ZERO),
-            SlotValues::Equal(value) => (Ptr::NULL, *value),
-        }
-    }
-
     fn to_host(&self) -> Result<Pieces<T, C>, Error> {
         Ok(Pieces {
             cols: self.cols.to_vec()?,
-            values: match &self.values {
-                SlotValues::Plain(values) => SlotValues::Plain(values.to_vec()?),
-                SlotValues::Equal(value) => SlotValues::Equal(*value),
-            },
+            values: self.values.copied(Buffer::to_vec)?,
             flags: self.flags.to_vec()?,
             piece_ptr: self.piece_ptr.to_vec()?,
             targets: self.targets.to_vec()?,
@@ -134,12 +120,8 @@ impl<T: Scalar, C: Copy> UploadedPieces<T, C> {
     }
 
     fn bytes(&self) -> u64 {
-        let values = match &self.values {
-            SlotValues::Plain(values) => values.bytes(),
-            SlotValues::Equal(_) => 0,
-        };
         self.cols.bytes()
-            + values
+            + self.values.bytes()
             + self.flags.bytes()
             + self.piece_ptr.bytes()
             + self.targets.bytes()
@@ -225,7 +207,7 @@ impl<T: Scalar> DeviceBlocked<T> {
             }
             SumTiles::Memory(kernel) => (kernel, Self::warps(pieces)),
         };
-        let (values, value) = self.arrays.near.values();
+        let (values, value) = self.arrays.near.values.params();
         let launch = launch.with(kernels::blocked::Window {
             cols: self.arrays.near.cols.ptr(),
             values,
@@ -290,7 +272,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
         let (kernel, launch) = self.sum_tiles(if hot > 0 { hot_x } else { x }, y, parts);
         // SAFETY: the kernel is `blocked_window` or `blocked_near`, with room for all parts.
         unsafe { kernel.launch(queue, launch)? };
-        let (values, value) = self.arrays.far.values();
+        let (values, value) = self.arrays.far.values.params();
         let launch = Self::warps(self.arrays.far.pieces()).with(kernels::blocked::Far {
             cols: self.arrays.far.cols.ptr(),
             values,

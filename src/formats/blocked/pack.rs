@@ -366,10 +366,7 @@ impl<T: Scalar> Filler<'_, T> {
             Some(value) => SlotValues::Equal(value),
             None => SlotValues::Plain(try_zeroed(pieces * PIECE)?),
         };
-        let shared = match &mut values {
-            SlotValues::Plain(values) => Some(Output::new(values)),
-            SlotValues::Equal(_) => None,
-        };
+        let shared = values.array_mut().ok().map(|values| Output::new(values));
         let slots = cols.chunks_mut(PIECE).zip(flags.chunks_mut(PIECE / LANE));
         parallel::for_each_item(slots.enumerate(), |(piece, (cols, flags))| {
             for (run, part, first, ends) in layout.within(piece) {

@@ -72,10 +72,7 @@ impl<T: Scalar> DeviceTiles<T> {
         let residency =
             Residency::of::<T>(gpu, bytes, (host.shape.nrows, host.shape.ncols)).whole();
         let module = Module::of("tiles", residency);
-        let (multiply, values) = match &host.values {
-            SlotValues::Plain(values) => ("tiles_multiply", SlotValues::Plain(gpu.upload(values)?)),
-            SlotValues::Equal(value) => ("tiles_multiply_equal", SlotValues::Equal(*value)),
-        };
+        let infix = host.values.infix();
         let x_bytes = shape.width.min(shape.ncols as u32) * size;
         // Products occupy whole rows of banks.
         let chunk_bytes = shape.chunk * size + BANKS;
@@ -87,13 +84,13 @@ impl<T: Scalar> DeviceTiles<T> {
             row_ends: gpu.upload(&host.row_ends)?,
             tile_ptr: gpu.upload(&host.tile_ptr)?,
             cols: gpu.upload(&host.cols)?,
-            values,
+            values: host.values.copied(|values| gpu.upload(values))?,
             destinations: gpu.upload(&inverse(&host.home))?,
             stripe_ptr,
             multiply: SharedMemoryKernel::new(
                 gpu,
                 module,
-                &format!("{multiply}_{scalar}"),
+                &format!("tiles_multiply{infix}_{scalar}"),
                 MULTIPLY_THREADS,
                 x_bytes,
             )?,
@@ -118,10 +115,7 @@ impl<T: Scalar> DeviceTiles<T> {
         let blocks =
             pieces.div_ceil(MULTIPLY_THREADS as usize).min(self.multiply.resident as usize);
         let launch = Launch::new(blocks as u32, MULTIPLY_THREADS).with_shared(self.multiply.bytes);
-        let (values, value) = match &self.values {
-            SlotValues::Plain(values) => (values.ptr(), T::ZERO),
-            SlotValues::Equal(value) => (Ptr::NULL, *value),
-        };
+        let (values, value) = self.values.params();
         let tiles = self.shape.blocks();
         launch.with(kernels::tiles::Multiply {
             tile_ptr: self.tile_ptr.ptr().add(stripe * tiles),
@@ -192,10 +186,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
             row_ends: self.row_ends.to_vec()?,
             tile_ptr: self.tile_ptr.to_vec()?,
             cols: self.cols.to_vec()?,
-            values: match &self.values {
-                SlotValues::Plain(values) => SlotValues::Plain(values.to_vec()?),
-                SlotValues::Equal(value) => SlotValues::Equal(*value),
-            },
+            values: self.values.copied(Buffer::to_vec)?,
             parts: pack::parts(&self.shape),
         };
         host.unpack()
@@ -208,12 +199,8 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
     fn device_bytes(&self) -> u64 {
         let words = [&self.chunk_rows, &self.chunk_ptr, &self.tile_ptr, &self.destinations];
         let halves = [&self.positions, &self.row_ends, &self.cols];
-        let values = match &self.values {
-            SlotValues::Plain(values) => values.bytes(),
-            SlotValues::Equal(_) => 0,
-        };
         let words: u64 = words.iter().map(|array| array.bytes()).sum();
-        words + halves.iter().map(|array| array.bytes()).sum::<u64>() + values
+        words + halves.iter().map(|array| array.bytes()).sum::<u64>() + self.values.bytes()
     }
 
     fn residency(&self) -> Residency {

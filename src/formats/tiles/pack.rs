@@ -132,10 +132,7 @@ fn lay_out<T: Scalar>(
     let HostTiles { shape, chunk_rows, chunk_ptr, .. } = host;
     let (home, positions) = (Output::new(&mut host.home), Output::new(&mut host.positions));
     let (row_ends, cols) = (Output::new(&mut host.row_ends), Output::new(&mut host.cols));
-    let values = match &mut host.values {
-        SlotValues::Plain(values) => Some(Output::new(values)),
-        SlotValues::Equal(_) => None,
-    };
+    let values = host.values.array_mut().ok().map(|values| Output::new(values));
     let lay_out = |sorter: &mut Sorter, chunk: usize| {
         let entries = shape.entries(chunk, chunk_rows);
         for row in chunk_rows[chunk] as usize..chunk_rows[chunk + 1] as usize {

@@ -122,10 +122,7 @@ impl<T: Scalar> BlockPacker<'_, T> {
             Some(value) => SlotValues::Equal(value),
             None => SlotValues::Plain(gpu.uninitialised::<T>(slots)?),
         };
-        let stored = match &values {
-            SlotValues::Plain(values) => values.ptr(),
-            SlotValues::Equal(_) => Ptr::NULL,
-        };
+        let (stored, _) = values.params();
         let launch = Launch::over(counted.pieces * BATCHES, WARP).with(Window {
             row_ptr: self.row_ptr(),
             col_idx: self.a.col_idx.ptr(),
