@@ -21,7 +21,7 @@ pub(super) struct ChunkSpmm<T> {
     kernels: UnitKernels,
     /// Chunks for 1, 2, 4 threads that share an entry: as many entries for each thread, and as many
     /// threads.
-    chunks: Vec<Chunks>,
+    chunks: Arc<Vec<Chunks>>,
 }
 
 impl<T: Scalar> ChunkSpmm<T> {
@@ -45,7 +45,8 @@ impl<T: Scalar> ChunkSpmm<T> {
             Chunks::new(cutting, &matrix.matrix, module, DeviceVectors::<T>::MOST)
         };
         let chunks = numbers.map_while(|threads| cutting.shared_by(threads)).map(cut);
-        Ok(Some(Self { kernels, chunks: chunks.collect::<Result<_, _>>()?, matrix }))
+        let chunks = Arc::new(chunks.collect::<Result<_, _>>()?);
+        Ok(Some(Self { kernels, chunks, matrix }))
     }
 }
 
@@ -56,6 +57,10 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
         let units = vectors.count.div_ceil(unit);
         let shift = (units.next_power_of_two().ilog2() as usize).min(self.chunks.len() - 1);
         let chunks = &self.chunks[shift];
+        // A graph owns the memory it uses.
+        if queue.records() {
+            queue.keep(self.chunks.clone());
+        }
         let blocks = chunks.count * units.div_ceil(1 << shift) as u32;
         let launch = Launch::new(blocks, BLOCK).with(kernels::csr_spmm::Spmm {
             row_ptr: matrix.row_ptr.ptr(),
