@@ -1,6 +1,7 @@
 //! Chebyshev iteration, and estimates of its eigenvalue bounds.
 
 use super::cg::finish_step;
+use super::checks::invalid;
 use super::driver::{DIVERGED, OWN, Observer, RR, SECOND, THIRD, ZERO, counted, ring};
 use super::system::{Iteration, System};
 use super::{Jacobi, Method, Outcome, Progress, Settings, SolverBuilder, SystemOperator};
@@ -44,7 +45,7 @@ impl<T: Scalar> Chebyshev<T> {
                 "bounds of eigenvalues are two finite numbers above 0, the lower one first, not \
                  {low} and {high}"
             );
-            return Err(Error::SolverSetting { method: "chebyshev", message });
+            return Err(invalid("chebyshev", message));
         }
         let mut conclude = counted(RR).to_vec();
         conclude.extend([

@@ -1,6 +1,7 @@
 //! Restarted GMRES (generalised minimal residuals).
 
 use super::Method;
+use super::checks::invalid;
 use super::driver::{
     BREAKDOWN, CONVERGED, HISTORY, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ring,
 };
@@ -108,7 +109,7 @@ impl<T: Scalar> Gmres<T> {
                 "it is restarted after 1 to {} iterations, not {restart}",
                 Method::MAX_RESTART
             );
-            return Err(Error::SolverSetting { method: "gmres", message });
+            return Err(invalid("gmres", message));
         }
         let zeros = || DeviceVec::zeros(device, n);
         let conclude = code.add(&[

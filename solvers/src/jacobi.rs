@@ -1,5 +1,6 @@
 //! Jacobi preconditioner.
 
+use super::checks::check_square;
 use sparseop::matrix::CsrView;
 use sparseop::{Error, Scalar};
 
@@ -19,13 +20,10 @@ impl<T: Scalar> Jacobi<T> {
     /// [`Error::NotSquare`]; [`Error::ZeroDiagonal`] for the first row with a zero or missing
     /// diagonal; [`Error::NotFinite`] if the diagonal or its inverse is not finite.
     pub fn of(a: CsrView<'_, T>) -> Result<Self, Error> {
-        let (nrows, ncols) = (a.nrows(), a.ncols());
-        if nrows != ncols {
-            return Err(Error::NotSquare { method: "a Jacobi preconditioner", nrows, ncols });
-        }
+        check_square("a Jacobi preconditioner", (a.nrows(), a.ncols()))?;
         Self::of_diagonal(
             0,
-            (0..nrows).map(|row| {
+            (0..a.nrows()).map(|row| {
                 let (cols, values) = a.row(row);
                 let on_diagonal = cols.iter().zip(values).filter(|(col, _)| **col as usize == row);
                 on_diagonal.map(|(_, value)| value.to_f64()).sum()

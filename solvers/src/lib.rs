@@ -41,6 +41,7 @@
 mod bicgstab;
 mod cg;
 mod chebyshev;
+mod checks;
 mod driver;
 mod gmres;
 #[cfg(test)]
@@ -63,6 +64,8 @@ mod tests;
 mod walk_tests;
 
 pub use chebyshev::estimate_bounds;
+#[doc(hidden)]
+pub use checks::{check_length, check_square, check_vector};
 pub use jacobi::Jacobi;
 pub use operator::SystemOperator;
 pub use pagerank::{PageRank, Ranking, link_matrix};
@@ -72,8 +75,9 @@ pub use power::{Eigenpair, power};
 pub use report::{Outcome, Progress, Report};
 pub use solver::{Solver, SolverBuilder};
 
+use checks::invalid;
 use sparseop::device::fused::RING;
-use sparseop::{Device, Error, Scalar};
+use sparseop::{Device, Error};
 #[cfg(doc)]
 use sparseop::{DeviceVec, SparseOp};
 
@@ -151,29 +155,17 @@ impl Settings {
     }
 
     fn check(&self, method: &'static str) -> Result<(), Error> {
-        let wrong = |message: String| Err(Error::SolverSetting { method, message });
-        if !(self.tolerance > 0.0 && self.tolerance.is_finite()) {
-            return wrong(format!(
-                "a tolerance is a finite number above 0, not {}",
-                self.tolerance
-            ));
-        }
-        if self.max_iterations == 0 {
-            return wrong("at least one iteration has to be allowed".to_owned());
-        }
-        match self.check_every {
-            Some(every) if !(1..=usize::from(RING)).contains(&every) => {
-                wrong(format!("there are 1 to {RING} iterations between two looks, not {every}"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Checks that all elements of a vector are finite.
-fn check_finite<T: Scalar>(vector: &'static str, elements: &[T]) -> Result<(), Error> {
-    match elements.iter().position(|element| !element.to_f64().is_finite()) {
-        None => Ok(()),
-        Some(index) => Err(Error::NotFinite { vector, index, value: elements[index].to_f64() }),
+        let Self { tolerance, max_iterations, check_every } = *self;
+        let every = check_every.unwrap_or(1);
+        let message = if !(tolerance > 0.0 && tolerance.is_finite()) {
+            format!("a tolerance is a finite number above 0, not {tolerance}")
+        } else if max_iterations == 0 {
+            "at least one iteration has to be allowed".to_owned()
+        } else if !(1..=usize::from(RING)).contains(&every) {
+            format!("there are 1 to {RING} iterations between two looks, not {every}")
+        } else {
+            return Ok(());
+        };
+        Err(invalid(method, message))
     }
 }

@@ -1,9 +1,10 @@
 //! PageRank.
 
+use super::checks::{check_square, invalid};
 use super::driver::{
     Driver, ITERATIONS, LIMIT, OWN, REGISTERS, RR, TARGET, counted, outcome, status,
 };
-use super::report::seconds;
+use super::report::{require, seconds};
 use super::{Outcome, Progress, Settings, SystemOperator};
 use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
 use sparseop::matrix::{CsrMatrix, CsrView};
@@ -77,16 +78,9 @@ impl<T: Scalar> Ranking<T> {
     ///
     /// [`Error::NotConverged`] with the reason, otherwise.
     pub fn converged(self) -> Result<Self, Error> {
-        if self.outcome == Outcome::Converged {
-            return Ok(self);
-        }
-        let residual = self.history.last().copied().unwrap_or(f64::NAN);
-        Err(Error::NotConverged {
-            method: METHOD,
-            iterations: self.iterations,
-            residual,
-            reason: self.outcome.advice(),
-        })
+        let (outcome, residual) = (self.outcome, self.history.last().copied().unwrap_or(f64::NAN));
+        require(outcome, METHOD, self.iterations, residual, outcome.advice())?;
+        Ok(self)
     }
 }
 
@@ -100,12 +94,9 @@ impl<T: Scalar> Ranking<T> {
 /// [`Error::NotSquare`]; [`Error::SolverSetting`] if a weight is negative or not finite, or if the
 /// weights of a page add up to an infinite sum; [`Error::HostMemory`].
 pub fn link_matrix<T: Scalar>(graph: CsrView<'_, T>) -> Result<CsrMatrix<T>, Error> {
-    let (nrows, ncols) = (graph.nrows(), graph.ncols());
-    if nrows != ncols {
-        return Err(Error::NotSquare { method: METHOD, nrows, ncols });
-    }
+    check_square(METHOD, (graph.nrows(), graph.ncols()))?;
     let mut scaled = graph.try_to_owned()?;
-    for row in 0..nrows {
+    for row in 0..graph.nrows() {
         let range = graph.row_range(row);
         scale_links(row, &mut scaled.values_mut()[range])?;
     }
@@ -125,7 +116,7 @@ pub fn scale_links<T: Scalar>(row: usize, weights: &mut [T]) -> Result<(), Error
             "the weight of a link is a finite number from 0 on, but page {row}, counted from \
                  0, has one of {weight}"
         );
-        return Err(Error::SolverSetting { method: METHOD, message });
+        return Err(invalid(METHOD, message));
     }
     let sum: f64 = weights.iter().map(|weight| weight.to_f64()).sum();
     if sum.is_infinite() {
@@ -133,7 +124,7 @@ pub fn scale_links<T: Scalar>(row: usize, weights: &mut [T]) -> Result<(), Error
             "the weights of the links of page {row}, counted from 0, add up to more than a \
                  number can hold; scale them"
         );
-        return Err(Error::SolverSetting { method: METHOD, message });
+        return Err(invalid(METHOD, message));
     }
     if sum > 0.0 {
         weights.iter_mut().for_each(|weight| *weight = T::from_f64(weight.to_f64() / sum));
@@ -186,8 +177,7 @@ pub fn rank<'a, T: Scalar>(
 ) -> Result<Ranking<T>, Error> {
     settings.check(METHOD)?;
     if !(0.0..1.0).contains(&damping) {
-        let message = format!("damping is from 0 on and below 1, not {damping}");
-        return Err(Error::SolverSetting { method: METHOD, message });
+        return Err(invalid(METHOD, format!("damping is from 0 on and below 1, not {damping}")));
     }
     let (pages, own) = (op.shape().0, op.own_rows().len());
     if pages == 0 {

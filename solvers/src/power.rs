@@ -1,15 +1,18 @@
 //! Power iteration.
 
+use super::checks::{check_square, check_vector, invalid};
 use super::driver::{
     BREAKDOWN, Driver, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ZERO, counted,
     outcome, status,
 };
-use super::report::seconds;
-use super::{Outcome, Progress, Settings, check_finite};
+use super::report::{require, seconds};
+use super::{Outcome, Progress, Settings};
 use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
 use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
 use std::fmt::{self, Display};
 use std::ops::ControlFlow;
+
+const METHOD: &str = "power iteration";
 
 /// p·q and q·q, with q = A p: the current estimate of the eigenvalue.
 const LAMBDA: u16 = OWN;
@@ -64,9 +67,6 @@ impl<T> Eigenpair<T> {
     ///
     /// [`Error::NotConverged`] with the reason, otherwise.
     pub fn converged(self) -> Result<Self, Error> {
-        if self.outcome == Outcome::Converged {
-            return Ok(self);
-        }
         let reason = match self.outcome {
             Outcome::MaxIterations => {
                 "allow more iterations; it never ends where several eigenvalues are of the largest \
@@ -78,8 +78,8 @@ impl<T> Eigenpair<T> {
             }
             outcome => outcome.advice(),
         };
-        let (iterations, residual) = (self.iterations, self.residual());
-        Err(Error::NotConverged { method: "power iteration", iterations, residual, reason })
+        require(self.outcome, METHOD, self.iterations, self.residual(), reason)?;
+        Ok(self)
     }
 }
 
@@ -98,30 +98,15 @@ pub fn power<'a, T: Scalar>(
     settings: Settings,
     observer: impl FnMut(Progress) -> ControlFlow<()> + 'a,
 ) -> Result<Eigenpair<T>, Error> {
-    let method = "power iteration";
-    let (nrows, ncols) = (op.nrows(), op.ncols());
-    if nrows != ncols {
-        return Err(Error::NotSquare { method, nrows, ncols });
-    }
-    settings.check(method)?;
-    if start.len() != nrows {
-        return Err(Error::VectorLength {
-            vector: "start",
-            expected: nrows,
-            found: start.len(),
-            nrows,
-            ncols,
-        });
-    }
-    check_finite("start", start)?;
+    let (n, shape) = (op.nrows(), (op.nrows(), op.ncols()));
+    check_square(METHOD, shape)?;
+    settings.check(METHOD)?;
+    check_vector("start", start, 0..n, shape)?;
     // Divided by its largest element first: squares of very small or large elements are not
     // representable.
     let largest = start.iter().map(|x| x.to_f64().abs()).fold(0.0, f64::max);
     if largest == 0.0 {
-        return Err(Error::SolverSetting {
-            method,
-            message: "the vector to begin with is zero; take another".to_owned(),
-        });
+        return Err(invalid(METHOD, "the vector to begin with is zero; take another"));
     }
     let mut code = Code::new();
     let scale = code.add(&[
@@ -146,8 +131,7 @@ pub fn power<'a, T: Scalar>(
     // Another stream may still be copying values of the operator.
     device.synchronize()?;
     let mut p = DeviceVec::from_slice(device, &unit)?;
-    let (mut q, mut difference) =
-        (DeviceVec::zeros(device, nrows)?, DeviceVec::zeros(device, nrows)?);
+    let (mut q, mut difference) = (DeviceVec::zeros(device, n)?, DeviceVec::zeros(device, n)?);
     let mut driver =
         Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
     let mut registers = driver.passes.read()?;

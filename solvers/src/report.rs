@@ -128,14 +128,22 @@ impl Report {
     ///
     /// [`Error::NotConverged`] with the reason, otherwise.
     pub fn converged(self) -> Result<Self, Error> {
-        match self.outcome {
-            Outcome::Converged => Ok(self),
-            outcome => Err(Error::NotConverged {
-                method: self.method,
-                iterations: self.iterations,
-                residual: self.residual,
-                reason: outcome.advice(),
-            }),
-        }
+        let Self { method, outcome, iterations, residual, .. } = self;
+        require(outcome, method, iterations, residual, outcome.advice())?;
+        Ok(self)
     }
+}
+
+/// Returns an error unless an iteration has converged.
+pub(super) fn require(
+    outcome: Outcome,
+    method: &'static str,
+    iterations: usize,
+    residual: f64,
+    reason: &'static str,
+) -> Result<(), Error> {
+    if outcome == Outcome::Converged {
+        return Ok(());
+    }
+    Err(Error::NotConverged { method, iterations, residual, reason })
 }

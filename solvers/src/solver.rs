@@ -3,6 +3,7 @@
 use super::bicgstab::BiCgStab;
 use super::cg::Cg;
 use super::chebyshev::{Chebyshev, bounds_of};
+use super::checks::{check_length, check_square, check_vector, invalid};
 use super::driver::{
     BREAKDOWN, CONVERGED, Driver, EXHAUSTED, INTERRUPTED, ITERATIONS, LIMIT, Observer, RR, RZ,
     TARGET, outcome, timed,
@@ -10,7 +11,7 @@ use super::driver::{
 use super::gmres::Gmres;
 use super::single_reduction::SingleReductionCg;
 use super::system::{Iteration, System};
-use super::{Jacobi, Method, Outcome, Progress, Report, Settings, SystemOperator, check_finite};
+use super::{Jacobi, Method, Outcome, Progress, Report, Settings, SystemOperator};
 use sparseop::device::fused::{
     Code, Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS,
 };
@@ -92,23 +93,11 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
     /// [`Error::GpuMemory`], [`Error::Gpu`] and [`Error::KernelCompile`].
     pub fn build(self, op: &'a impl SystemOperator<T>) -> Result<Solver<'a, T>, Error> {
         let Self { mut method, settings, jacobi, mut observer } = self;
-        let name = method.name();
-        let (nrows, ncols) = op.shape();
-        if nrows != ncols {
-            return Err(Error::NotSquare { method: name, nrows, ncols });
-        }
-        settings.check(name)?;
+        check_square(method.name(), op.shape())?;
+        settings.check(method.name())?;
         let n = op.own_rows().len();
-        if let Some(found) =
-            jacobi.as_ref().map(|jacobi| jacobi.inverse.len()).filter(|found| *found != n)
-        {
-            return Err(Error::VectorLength {
-                vector: "diagonal",
-                expected: n,
-                found,
-                nrows,
-                ncols,
-            });
+        if let Some(jacobi) = &jacobi {
+            check_length("diagonal", n, jacobi.inverse.len(), op.shape())?;
         }
         if method == (Method::Chebyshev { bounds: None }) {
             let bounds = bounds_of(op, jacobi.as_ref(), observer.as_mut())?;
@@ -186,11 +175,7 @@ impl<T: Scalar> Solver<'_, T> {
     pub fn solve(&mut self, b: &[T], x: &mut [T]) -> Result<Report, Error> {
         let n = self.system.n;
         for (vector, elements) in [("b", b), ("x", &*x)] {
-            if elements.len() != n {
-                let found = elements.len();
-                return Err(Error::VectorLength { vector, expected: n, found, nrows: n, ncols: n });
-            }
-            check_finite(vector, elements)?;
+            check_vector(vector, elements, 0..n, (n, n))?;
         }
         self.system.b.copy_from(b)?;
         self.system.x.copy_from(x)?;
@@ -212,9 +197,7 @@ impl<T: Scalar> Solver<'_, T> {
     ) -> Result<Report, Error> {
         let n = self.system.n;
         for (vector, found) in [("b", b.len()), ("x", x.len())] {
-            if found != n {
-                return Err(Error::VectorLength { vector, expected: n, found, nrows: n, ncols: n });
-            }
+            check_length(vector, n, found, (n, n))?;
         }
         let device = self.system.op.device();
         for (what, found) in [("b", b.device()), ("x", x.device())] {
@@ -238,7 +221,8 @@ impl<T: Scalar> Solver<'_, T> {
                 backward: false,
             })?;
             if !self.driver.passes.read()?[usize::from(RR)].is_finite() {
-                check_finite(if std::ptr::eq(given, b) { "b" } else { "x" }, &given.to_vec()?)?;
+                let vector = if std::ptr::eq(given, b) { "b" } else { "x" };
+                check_vector(vector, &given.to_vec()?, 0..n, (n, n))?;
             }
         }
         let (report, seconds) = timed(|| self.run());
@@ -297,10 +281,7 @@ impl<T: Scalar> Solver<'_, T> {
         if square < f64::MIN_POSITIVE && b.to_vec()?.iter().any(|element| *element != T::ZERO) {
             let message = "the square of the norm of `b` is below what 64 bits can hold; scale \
                            `b`, and `x` with it";
-            return Err(Error::SolverSetting {
-                method: self.method.name(),
-                message: message.to_owned(),
-            });
+            return Err(invalid(self.method.name(), message));
         }
         Ok(square.sqrt())
     }

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use sparseop::matrix::{CsrMatrix, Triplets, gallery};
-use sparseop::{Device, DeviceVec, SparseOp, SparseOpBuilder, Tuning};
+use sparseop::{Device, DeviceVec, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use sparseop_testkit::{Oracle, devices, x_vector};
 use std::ops::ControlFlow::{Break, Continue};
 
