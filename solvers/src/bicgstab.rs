@@ -1,11 +1,8 @@
 //! Stabilised bi-conjugate gradients.
 
-use super::driver::{BREAKDOWN, NOT_FINITE, OWN, RR, RZ, ZERO, counted};
-use super::system::{Iteration, System};
-use sparseop::device::Device;
-use sparseop::device::fused::{
-    Code, Coefficient, Combine, Dots, Instruction, Partner, Passes, Program,
-};
+use super::driver::{BREAKDOWN, NOT_FINITE, OWN, RR, RZ, Workspace, ZERO, counted};
+use super::system::{Iteration, System, axpy, copy, scaled};
+use sparseop::device::fused::{Coefficient, Combine, Dots, Instruction, Partner, Program};
 use sparseop::{DeviceVec, Error, Scalar};
 
 /// Σ r̂ v, and the first of the sums for [`OMEGA`].
@@ -39,13 +36,8 @@ pub(super) struct BiCgStab<T: Scalar> {
 }
 
 impl<T: Scalar> BiCgStab<T> {
-    pub(super) fn new(
-        device: &Device,
-        n: usize,
-        preconditioned: bool,
-        code: &mut Code,
-    ) -> Result<Self, Error> {
-        let zeros = || DeviceVec::zeros(device, n);
+    pub(super) fn new(workspace: &mut Workspace<'_, T>) -> Result<Self, Error> {
+        let code = &mut workspace.code;
         let step_length = code.add(&[
             Instruction::StopUnlessFinite(NOT_FINITE, RV),
             Instruction::Mul(A, RV, RV),
@@ -71,7 +63,8 @@ impl<T: Scalar> BiCgStab<T> {
             Instruction::Add(RHO, RZ, ZERO),
         ]);
         let conclude = code.add(&conclude);
-        let scaled = if preconditioned { Some([zeros()?, zeros()?]) } else { None };
+        let zeros = || workspace.zeros();
+        let scaled = if workspace.preconditioned { Some([zeros()?, zeros()?]) } else { None };
         Ok(Self {
             shadow: zeros()?,
             p: zeros()?,
@@ -86,108 +79,47 @@ impl<T: Scalar> BiCgStab<T> {
 }
 
 impl<T: Scalar> Iteration<T> for BiCgStab<T> {
-    fn start(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        registers: &mut Vec<f64>,
-    ) -> Result<(), Error> {
-        let rr = registers[usize::from(RR)];
-        for (register, value) in
-            [(RHO, rr), (SHADOW, rr), (NOTHING, T::EPSILON.powi(2)), (BETA, 0.0), (GAMMA, 0.0)]
-        {
-            registers[usize::from(register)] = value;
-        }
-        passes.write(registers)?;
-        passes.combine(
-            &mut self.shadow,
-            Combine { add: Some((Coefficient::ONE, &system.r)), ..Combine::new() },
-        )?;
-        passes.combine(&mut self.p, Combine::new())?;
-        passes.combine(&mut self.v, Combine::new())
+    fn start(&mut self, system: &mut System<'_, T>, registers: &mut [f64]) -> Result<(), Error> {
+        let (rr, nothing) = (registers[usize::from(RR)], T::EPSILON.powi(2));
+        let values = [(RHO, rr), (SHADOW, rr), (NOTHING, nothing), (BETA, 0.0), (GAMMA, 0.0)];
+        system.set(registers, &values)?;
+        system.passes.combine(&mut self.shadow, copy(&system.r))?;
+        system.passes.combine(&mut self.p, Combine::new())?;
+        system.passes.combine(&mut self.v, Combine::new())
     }
 
-    fn batch(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        _: usize,
-        every: usize,
-    ) -> Result<(), Error> {
-        for _ in 0..every {
-            self.once(system, passes)?;
-        }
-        Ok(())
-    }
-}
-
-impl<T: Scalar> BiCgStab<T> {
-    fn once(&mut self, system: &mut System<'_, T>, passes: &mut Passes<T>) -> Result<(), Error> {
-        let System { op, stream, diagonal, x, r, .. } = system;
-        let Self { shadow, p, v, t, scaled, step_length, stabilise, conclude } = self;
+    fn iterate(&mut self, system: &mut System<'_, T>, _: usize) -> Result<(), Error> {
+        let System { op, passes, diagonal, x, r, .. } = system;
+        let Self { shadow, p, v, t, scaled: preconditioned, .. } = self;
         let diagonal = diagonal.as_ref();
-        let (plus, minus, keep) = (Coefficient::plus, Coefficient::minus, Some(Coefficient::ONE));
-        let precondition = |passes: &mut Passes<T>, to: &mut DeviceVec<T>, from: &DeviceVec<T>| {
-            passes.combine(
-                to,
-                Combine {
-                    add: Some((Coefficient::ONE, from)),
-                    diagonal,
-                    scaled: true,
-                    ..Combine::new()
-                },
-            )
-        };
-        let next = Combine {
-            keep: Some(plus(BETA)),
-            add: Some((Coefficient::ONE, &*r)),
-            and: Some((minus(GAMMA), &*v)),
-            ..Combine::new()
-        };
+        let (plus, minus) = (Coefficient::plus, Coefficient::minus);
+        let next = Combine { keep: Some(plus(BETA)), and: Some((minus(GAMMA), &*v)), ..copy(r) };
         passes.combine(p, next)?;
-        if let Some([direction, _]) = scaled {
-            precondition(passes, direction, p)?;
+        if let Some([direction, _]) = preconditioned {
+            passes.combine(direction, scaled(Coefficient::ONE, p, diagonal))?;
         }
-        op.apply_device(stream, scaled.as_ref().map_or(&*p, |[direction, _]| direction), v)?;
-        passes.dots(Dots {
-            of: v,
-            with: Some(shadow),
-            and: None,
-            at: RV,
-            then: *step_length,
-            backward: true,
-        })?;
-        passes.combine(r, Combine { keep, add: Some((minus(ALPHA), &*v)), ..Combine::new() })?;
-        if let Some([_, half]) = scaled {
-            precondition(passes, half, r)?;
+        let direction = preconditioned.as_ref().map_or(&*p, |[direction, _]| direction);
+        op.apply_device(passes.stream(), direction, v)?;
+        let (with, then) = (Some(&*shadow), self.step_length);
+        passes.dots(Dots { of: v, with, and: None, at: RV, then, backward: true })?;
+        passes.combine(r, axpy(minus(ALPHA), v))?;
+        if let Some([_, half]) = preconditioned {
+            passes.combine(half, scaled(Coefficient::ONE, r, diagonal))?;
         }
         let (direction, half) =
-            scaled.as_ref().map_or((&*p, &*r), |[direction, half]| (direction, half));
-        op.apply_device(stream, half, t)?;
-        passes.dots(Dots {
-            of: t,
-            with: Some(r),
-            and: Some(t),
-            at: RV,
-            then: *stabilise,
-            backward: true,
-        })?;
-        let along = Combine {
-            keep,
-            add: Some((plus(ALPHA), direction)),
-            and: Some((plus(OMEGA), half)),
-            ..Combine::new()
-        };
+            preconditioned.as_ref().map_or((&*p, &*r), |[direction, half]| (direction, half));
+        op.apply_device(passes.stream(), half, t)?;
+        let (with, and, then) = (Some(&*r), Some(&*t), self.stabilise);
+        passes.dots(Dots { of: t, with, and, at: RV, then, backward: true })?;
+        let along = Combine { and: Some((plus(OMEGA), half)), ..axpy(plus(ALPHA), direction) };
         passes.combine(x, along)?;
         let shorter = Combine {
-            keep,
-            add: Some((minus(OMEGA), &*t)),
             with: Some(shadow),
             sums: [Partner::Itself, Partner::Other],
             at: RR,
-            then: *conclude,
+            then: self.conclude,
             backward: true,
-            ..Combine::new()
+            ..axpy(minus(OMEGA), t)
         };
         passes.combine(r, shorter)
     }

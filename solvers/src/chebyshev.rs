@@ -2,13 +2,10 @@
 
 use super::cg::finish_step;
 use super::checks::invalid;
-use super::driver::{DIVERGED, OWN, Observer, RR, SECOND, THIRD, ZERO, counted, ring};
-use super::system::{Iteration, System};
+use super::driver::{DIVERGED, OWN, Observer, RR, SECOND, THIRD, Workspace, ZERO, counted, ring};
+use super::system::{Iteration, System, axpy, scaled};
 use super::{Jacobi, Method, Outcome, Progress, Settings, SolverBuilder, SystemOperator};
-use sparseop::device::Device;
-use sparseop::device::fused::{
-    Code, Coefficient, Combine, Instruction, ONE, Partner, Passes, Program, Step,
-};
+use sparseop::device::fused::{Coefficient, Combine, Instruction, ONE, Partner, Program, Step};
 use sparseop::{DeviceVec, Error, Scalar};
 
 const RHO: u16 = OWN;
@@ -33,12 +30,7 @@ pub(super) struct Chebyshev<T: Scalar> {
 }
 
 impl<T: Scalar> Chebyshev<T> {
-    pub(super) fn new(
-        device: &Device,
-        n: usize,
-        bounds: (f64, f64),
-        code: &mut Code,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(workspace: &mut Workspace<'_, T>, bounds: (f64, f64)) -> Result<Self, Error> {
         let (low, high) = bounds;
         if !(low > 0.0 && high > low && high.is_finite()) {
             let message = format!(
@@ -56,81 +48,46 @@ impl<T: Scalar> Chebyshev<T> {
             Instruction::Mul(GAMMA, A, TWO_OVER_DELTA),
             Instruction::Add(RHO, A, ZERO),
         ]);
-        let conclude = code.add(&conclude);
-        Ok(Self {
-            bounds,
-            p: DeviceVec::zeros(device, n)?,
-            q: DeviceVec::zeros(device, n)?,
-            conclude,
-        })
+        let conclude = workspace.code.add(&conclude);
+        Ok(Self { bounds, p: workspace.zeros()?, q: workspace.zeros()?, conclude })
     }
 }
 
 impl<T: Scalar> Iteration<T> for Chebyshev<T> {
-    fn start(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        registers: &mut Vec<f64>,
-    ) -> Result<(), Error> {
+    fn start(&mut self, system: &mut System<'_, T>, registers: &mut [f64]) -> Result<(), Error> {
         let (low, high) = self.bounds;
         let (centre, delta) = ((high + low) / 2.0, (high - low) / 2.0);
-        for (register, value) in [
+        let values = [
             (RHO, delta / centre),
             (TWO_SIGMA, 2.0 * centre / delta),
             (TWO_OVER_DELTA, 2.0 / delta),
             (INVERSE_CENTRE, 1.0 / centre),
             (DIVERGENCE, DIVERGENCE_RATIO * registers[usize::from(RR)]),
-        ] {
-            registers[usize::from(register)] = value;
-        }
-        passes.write(registers)?;
-        let diagonal = system.diagonal.as_ref();
-        let add = Some((Coefficient::plus(INVERSE_CENTRE), &system.r));
-        passes.combine(
-            &mut self.p,
-            Combine { add, diagonal, scaled: diagonal.is_some(), ..Combine::new() },
-        )
+        ];
+        system.set(registers, &values)?;
+        let inverse = Coefficient::plus(INVERSE_CENTRE);
+        let first = scaled(inverse, &system.r, system.diagonal.as_ref());
+        system.passes.combine(&mut self.p, first)
     }
 
-    fn batch(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        _: usize,
-        every: usize,
-    ) -> Result<(), Error> {
-        let System { op, stream, diagonal, x, r, .. } = system;
+    fn iterate(&mut self, system: &mut System<'_, T>, _: usize) -> Result<(), Error> {
+        let System { op, passes, diagonal, x, r, .. } = system;
         let (diagonal, Self { p, q, conclude, .. }) = (diagonal.as_ref(), self);
-        for _ in 0..every {
-            op.apply_device(stream, p, q)?;
-            let shorter = Combine {
-                keep: Some(Coefficient::ONE),
-                add: Some((Coefficient::minus(ONE), &*q)),
-                sums: [Partner::Itself, Partner::Absent],
-                at: RR,
-                then: *conclude,
-                backward: true,
-                ..Combine::new()
-            };
-            passes.combine(r, shorter)?;
-            let [with, keep] = [GAMMA, BETA].map(Coefficient::plus);
-            passes.step(
-                x,
-                p,
-                Step { along: Coefficient::ONE, with, r, diagonal, keep, backward: false },
-            )?;
-        }
-        Ok(())
+        op.apply_device(passes.stream(), p, q)?;
+        let shorter = Combine {
+            sums: [Partner::Itself, Partner::Absent],
+            at: RR,
+            then: *conclude,
+            backward: true,
+            ..axpy(Coefficient::minus(ONE), q)
+        };
+        passes.combine(r, shorter)?;
+        let (along, [with, keep]) = (Coefficient::ONE, [GAMMA, BETA].map(Coefficient::plus));
+        passes.step(x, p, Step { along, with, r, diagonal, keep, backward: false })
     }
 
-    fn finish(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        status: u16,
-    ) -> Result<(), Error> {
-        finish_step(system, passes, &self.p, Coefficient::ONE, status)
+    fn finish(&mut self, system: &mut System<'_, T>, status: u16) -> Result<(), Error> {
+        finish_step(system, Coefficient::ONE, &self.p, status)
     }
 }
 

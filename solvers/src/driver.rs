@@ -1,10 +1,10 @@
-//! Common parts of all iterations: the layout of the registers, and batches of iterations as
-//! graphs.
+//! Common parts of all iterations: the layout of the registers, the workspace, and batches of
+//! iterations as graphs.
 
-use super::{Outcome, Progress, Settings};
+use super::{Outcome, Progress, Settings, SystemOperator};
 use sparseop::device::Graph;
 use sparseop::device::fused::{Code, Instruction, ONE, Passes, RING, STATUS};
-use sparseop::{Device, Error, Scalar, Stream};
+use sparseop::{Device, DeviceVec, Error, Scalar, Stream};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -92,9 +92,101 @@ pub(super) fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
 /// Callback for the progress of an iteration, which may end it.
 pub(super) type Observer<'a> = Box<dyn FnMut(Progress) -> ControlFlow<()> + 'a>;
 
+/// Writes the registers, some of them with new values.
+pub(super) fn set<T: Scalar>(
+    passes: &mut Passes<T>,
+    all: &mut [f64],
+    new: &[(u16, f64)],
+) -> Result<(), Error> {
+    for &(register, value) in new {
+        all[usize::from(register)] = value;
+    }
+    passes.write(all)
+}
+
+/// Operator, new vectors and programs of an iteration in preparation.
+pub(super) struct Workspace<'a, T: Scalar> {
+    pub(super) op: &'a dyn SystemOperator<T>,
+    /// Number of own elements of a vector.
+    pub(super) n: usize,
+    /// True if there is a preconditioner.
+    pub(super) preconditioned: bool,
+    pub(super) code: Code,
+}
+
+/// Result of an iteration without restarts.
+pub(super) struct Ended {
+    pub(super) registers: Vec<f64>,
+    pub(super) outcome: Outcome,
+    pub(super) iterations: usize,
+    pub(super) history: Vec<f64>,
+    /// Seconds of all batches.
+    pub(super) seconds: f64,
+}
+
+impl<'a, T: Scalar> Workspace<'a, T> {
+    pub(super) fn new(op: &'a dyn SystemOperator<T>, preconditioned: bool) -> Self {
+        Self { op, n: op.own_rows().len(), preconditioned, code: Code::new() }
+    }
+
+    /// Allocates a vector.
+    pub(super) fn zeros(&self) -> Result<DeviceVec<T>, Error> {
+        DeviceVec::zeros(self.op.device(), self.n)
+    }
+
+    /// Creates the passes on a stream of their own, which run the programs.
+    pub(super) fn passes(self, registers: usize) -> Result<Passes<T>, Error> {
+        let mut passes = Passes::new(&Stream::new(self.op.device())?, registers, self.code)?;
+        if let Some(sums) = self.op.shared_sums() {
+            passes.share_sums(sums)?;
+        }
+        Ok(passes)
+    }
+
+    /// Iterates until the status is set, or the observer ends it. `values` are initial values of
+    /// registers. `residual` converts the stored value of an iteration to the reported residual.
+    /// `iterate` enqueues an iteration.
+    pub(super) fn run(
+        self,
+        settings: &Settings,
+        observer: impl FnMut(Progress) -> ControlFlow<()> + 'a,
+        values: &[(u16, f64)],
+        residual: fn(f64) -> f64,
+        mut iterate: impl FnMut(&mut Passes<T>) -> Result<(), Error>,
+    ) -> Result<Ended, Error> {
+        let mut passes = self.passes(usize::from(REGISTERS))?;
+        let mut driver = Driver::new(passes.stream(), settings, Some(Box::new(observer)));
+        let mut registers = passes.read()?;
+        registers[usize::from(LIMIT)] = settings.max_iterations as f64;
+        set(&mut passes, &mut registers, values)?;
+        let every = driver.every;
+        let mut batch = |passes: &mut _| (0..every).try_for_each(|_| iterate(passes));
+        driver.prepare(0, &mut || batch(&mut passes))?;
+        let (ended, seconds) = timed(|| {
+            loop {
+                driver.run(0, &mut || batch(&mut passes))?;
+                let registers = passes.read()?;
+                let (before, now) =
+                    (driver.history.len(), registers[usize::from(ITERATIONS)] as usize);
+                let noted = driver.note(now, ring(&registers, HISTORY, before, now).map(residual));
+                if status(&registers) != 0 || now >= settings.max_iterations {
+                    return Ok((status(&registers), registers));
+                }
+                if noted.is_break() {
+                    return Ok((INTERRUPTED, registers));
+                }
+            }
+        });
+        let (status, registers) = ended?;
+        let iterations = registers[usize::from(ITERATIONS)] as usize;
+        let (outcome, history) = (outcome(status), driver.history);
+        Ok(Ended { registers, outcome, iterations, history, seconds })
+    }
+}
+
 /// Runs batches of iterations: as graphs on a GPU, directly on the CPU.
-pub(super) struct Driver<'a, T: Scalar> {
-    pub(super) passes: Passes<T>,
+pub(super) struct Driver<'a> {
+    stream: Stream,
     /// Number of iterations of a batch.
     pub(super) every: usize,
     /// Reported residuals of the iterations.
@@ -105,29 +197,21 @@ pub(super) struct Driver<'a, T: Scalar> {
     captures: bool,
 }
 
-impl<T: Scalar> std::fmt::Debug for Driver<'_, T> {
+impl std::fmt::Debug for Driver<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "batches of {} iterations on {}", self.every, self.passes.stream().device())
+        write!(f, "batches of {} iterations on {}", self.every, self.stream.device())
     }
 }
 
-impl<'a, T: Scalar> Driver<'a, T> {
+impl<'a> Driver<'a> {
     pub(super) fn new(
         stream: &Stream,
         settings: &Settings,
-        registers: usize,
-        code: Code,
         observer: Option<Observer<'a>>,
-    ) -> Result<Self, Error> {
-        let device = stream.device();
-        Ok(Self {
-            passes: Passes::new(stream, registers, code)?,
-            every: settings.every(&device),
-            history: Vec::new(),
-            observer,
-            graphs: Vec::new(),
-            captures: device != Device::Cpu,
-        })
+    ) -> Self {
+        let (every, captures) = (settings.every(&stream.device()), stream.device() != Device::Cpu);
+        let (stream, history, graphs) = (stream.clone(), Vec::new(), Vec::new());
+        Self { stream, every, history, observer, graphs, captures }
     }
 
     /// Captures batch number `number`, so that running it later has no such overhead. The batch
@@ -135,13 +219,12 @@ impl<'a, T: Scalar> Driver<'a, T> {
     pub(super) fn prepare(
         &mut self,
         number: usize,
-        work: &mut dyn FnMut(&mut Passes<T>) -> Result<(), Error>,
+        work: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
         if !self.captures || self.graphs.get(number).is_some_and(Option::is_some) {
             return Ok(());
         }
-        let (stream, passes) = (self.passes.stream().clone(), &mut self.passes);
-        match stream.capture(&mut || work(passes)) {
+        match self.stream.capture(work) {
             Ok(graph) => {
                 if self.graphs.len() <= number {
                     self.graphs.resize_with(number + 1, || None);
@@ -155,47 +238,17 @@ impl<'a, T: Scalar> Driver<'a, T> {
         Ok(())
     }
 
-    /// Runs batch number `number`, which enqueues the same work at every call, and returns the
-    /// resulting registers.
-    pub(super) fn advance(
-        &mut self,
-        number: usize,
-        work: &mut dyn FnMut(&mut Passes<T>) -> Result<(), Error>,
-    ) -> Result<Vec<f64>, Error> {
-        self.prepare(number, work)?;
-        match self.graphs.get(number).and_then(Option::as_ref) {
-            Some(graph) => graph.launch(self.passes.stream())?,
-            None => work(&mut self.passes)?,
-        }
-        self.passes.read()
-    }
-
-    /// Runs batch 0 until the iteration ends, and returns the resulting registers and the seconds
-    /// of all batches. `residual` converts the stored value of an iteration to the reported
-    /// residual.
+    /// Runs batch number `number`, which enqueues the same work at every call.
     pub(super) fn run(
         &mut self,
-        max_iterations: usize,
-        residual: fn(f64) -> f64,
-        work: &mut dyn FnMut(&mut Passes<T>) -> Result<(), Error>,
-    ) -> Result<(Vec<f64>, f64), Error> {
-        self.prepare(0, work)?;
-        let (ended, seconds) = timed(|| {
-            loop {
-                let mut registers = self.advance(0, work)?;
-                let (before, now) =
-                    (self.history.len(), registers[usize::from(ITERATIONS)] as usize);
-                let noted = self.note(now, ring(&registers, HISTORY, before, now).map(residual));
-                if status(&registers) != 0 || now >= max_iterations {
-                    return Ok(registers);
-                }
-                if noted.is_break() {
-                    registers[usize::from(STATUS)] = f64::from(INTERRUPTED);
-                    return Ok(registers);
-                }
-            }
-        });
-        ended.map(|registers| (registers, seconds))
+        number: usize,
+        work: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.prepare(number, work)?;
+        match self.graphs.get(number).and_then(Option::as_ref) {
+            Some(graph) => graph.launch(&self.stream),
+            None => work(),
+        }
     }
 
     /// Appends residuals to the history, the last of which is that of iteration `iterations`, and

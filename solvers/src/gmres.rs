@@ -3,13 +3,11 @@
 use super::Method;
 use super::checks::invalid;
 use super::driver::{
-    BREAKDOWN, CONVERGED, HISTORY, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ring,
+    BREAKDOWN, CONVERGED, HISTORY, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET,
+    Workspace, ring,
 };
-use super::system::{BatchResults, Iteration, System};
-use sparseop::device::Device;
-use sparseop::device::fused::{
-    Code, Coefficient, Combine, Dots, Instruction, ONE, Partner, Passes, Program, WINDOW,
-};
+use super::system::{BatchResults, Iteration, System, axpy, scaled};
+use sparseop::device::fused::{Coefficient, Combine, Dots, Instruction, ONE, Partner, Program};
 use sparseop::{DeviceVec, Error, Scalar};
 
 /// ‖w‖² after orthogonalisation against the basis, its root, and the inverse of the root.
@@ -37,8 +35,6 @@ pub(super) struct Gmres<T: Scalar> {
     scaled: Option<DeviceVec<T>>,
     conclude: Program,
     problem: LeastSquares,
-    batches: usize,
-    every: usize,
 }
 
 /// min ‖β e₁ − H y‖, a column at a time, by Givens rotations.
@@ -97,13 +93,7 @@ impl LeastSquares {
 }
 
 impl<T: Scalar> Gmres<T> {
-    pub(super) fn new(
-        device: &Device,
-        n: usize,
-        restart: usize,
-        preconditioned: bool,
-        code: &mut Code,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(workspace: &mut Workspace<'_, T>, restart: usize) -> Result<Self, Error> {
         if !(1..=Method::MAX_RESTART).contains(&restart) {
             let message = format!(
                 "it is restarted after 1 to {} iterations, not {restart}",
@@ -111,8 +101,7 @@ impl<T: Scalar> Gmres<T> {
             );
             return Err(invalid("gmres", message));
         }
-        let zeros = || DeviceVec::zeros(device, n);
-        let conclude = code.add(&[
+        let conclude = workspace.code.add(&[
             Instruction::Sqrt(NORM, WW),
             Instruction::Push(HISTORY, NORM, COLUMN),
             Instruction::Add(COLUMN, COLUMN, ONE),
@@ -120,22 +109,11 @@ impl<T: Scalar> Gmres<T> {
         ]);
         Ok(Self {
             restart,
-            basis: (0..=restart).map(|_| zeros()).collect::<Result<_, _>>()?,
-            scaled: if preconditioned { Some(zeros()?) } else { None },
+            basis: (0..=restart).map(|_| workspace.zeros()).collect::<Result<_, _>>()?,
+            scaled: workspace.preconditioned.then(|| workspace.zeros()).transpose()?,
             conclude,
             problem: LeastSquares::default(),
-            batches: 0,
-            every: 1,
         })
-    }
-
-    /// Number of registers of a method.
-    pub(super) fn registers(method: Method) -> usize {
-        let columns = match method {
-            Method::Gmres { restart } => restart.min(Method::MAX_RESTART),
-            _ => 0,
-        };
-        usize::from(REGISTERS.max(WINDOW)) + columns * columns
     }
 
     /// Register of element (i, j) of the Hessenberg matrix.
@@ -143,49 +121,47 @@ impl<T: Scalar> Gmres<T> {
         // Within MAX_REGISTERS, because the restart length is at most 100.
         REGISTERS + (j * self.restart + i) as u16
     }
+}
+
+impl<T: Scalar> Iteration<T> for Gmres<T> {
+    fn registers(&self) -> usize {
+        usize::from(REGISTERS) + self.restart * self.restart
+    }
+
+    fn restart(&self) -> Option<usize> {
+        Some(self.restart)
+    }
+
+    fn start(&mut self, system: &mut System<'_, T>, registers: &mut [f64]) -> Result<(), Error> {
+        let norm = registers[usize::from(RR)].sqrt();
+        // The longest column of another solution must not affect this one.
+        let longest =
+            if registers[usize::from(ITERATIONS)] > 0.0 { self.problem.longest } else { 0.0 };
+        self.problem = LeastSquares::new(norm, longest, NOTHING * T::EPSILON);
+        system.set(registers, &[(START, 1.0 / norm), (COLUMN, 0.0)])?;
+        let first = scaled(Coefficient::plus(START), &system.r, None);
+        system.passes.combine(&mut self.basis[0], first)
+    }
 
     /// Extends the basis by one vector.
-    fn extend(
-        &mut self,
-        system: &System<'_, T>,
-        passes: &mut Passes<T>,
-        j: usize,
-    ) -> Result<(), Error> {
+    fn iterate(&mut self, system: &mut System<'_, T>, j: usize) -> Result<(), Error> {
+        let System { op, passes, diagonal, .. } = system;
         let elements: Vec<u16> = (0..=j).map(|i| self.element(i, j)).collect();
         let (basis, rest) = self.basis.split_at_mut(j + 1);
         let w = &mut rest[0];
-        let newest = match (&mut self.scaled, &system.diagonal) {
-            (Some(scaled), diagonal @ Some(_)) => {
-                let diagonal = diagonal.as_ref();
-                passes.combine(
-                    scaled,
-                    Combine {
-                        add: Some((Coefficient::ONE, &basis[j])),
-                        diagonal,
-                        scaled: true,
-                        ..Combine::new()
-                    },
-                )?;
-                &*scaled
+        let newest = match &mut self.scaled {
+            Some(newest) => {
+                passes.combine(newest, scaled(Coefficient::ONE, &basis[j], diagonal.as_ref()))?;
+                &*newest
             }
-            _ => &basis[j],
+            None => &basis[j],
         };
-        system.op.apply_device(&system.stream, newest, w)?;
-        let first = Dots {
-            of: w,
-            with: Some(&basis[0]),
-            and: None,
-            at: elements[0],
-            then: Program::default(),
-            backward: true,
-        };
-        passes.dots(first)?;
-        let keep = Some(Coefficient::ONE);
+        op.apply_device(passes.stream(), newest, w)?;
+        let (with, at, then) = (Some(&basis[0]), elements[0], Program::default());
+        passes.dots(Dots { of: w, with, and: None, at, then, backward: true })?;
         for (i, &element) in elements.iter().enumerate() {
             let next = basis.get(i + 1);
             let pass = Combine {
-                keep,
-                add: Some((Coefficient::minus(element), &basis[i])),
                 with: next,
                 sums: [
                     if next.is_some() { Partner::Other } else { Partner::Itself },
@@ -194,61 +170,17 @@ impl<T: Scalar> Gmres<T> {
                 at: elements.get(i + 1).copied().unwrap_or(WW),
                 then: if next.is_some() { Program::default() } else { self.conclude },
                 backward: i % 2 == 1,
-                ..Combine::new()
+                ..axpy(Coefficient::minus(element), &basis[i])
             };
             passes.combine(w, pass)?;
         }
-        passes.combine(
-            w,
-            Combine {
-                keep: Some(Coefficient::plus(INVERSE)),
-                backward: j.is_multiple_of(2),
-                ..Combine::new()
-            },
-        )
-    }
-}
-
-impl<T: Scalar> Iteration<T> for Gmres<T> {
-    fn start(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        registers: &mut Vec<f64>,
-    ) -> Result<(), Error> {
-        let norm = registers[usize::from(RR)].sqrt();
-        // The longest column of another solution must not affect this one.
-        let longest =
-            if registers[usize::from(ITERATIONS)] > 0.0 { self.problem.longest } else { 0.0 };
-        self.problem = LeastSquares::new(norm, longest, NOTHING * T::EPSILON);
-        self.batches = 0;
-        registers[usize::from(START)] = 1.0 / norm;
-        registers[usize::from(COLUMN)] = 0.0;
-        passes.write(registers)?;
-        let first = Combine { add: Some((Coefficient::plus(START), &system.r)), ..Combine::new() };
-        passes.combine(&mut self.basis[0], first)
-    }
-
-    fn next(&self) -> Option<usize> {
-        (self.batches * self.every < self.restart).then_some(self.batches)
-    }
-
-    fn batch(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        number: usize,
-        every: usize,
-    ) -> Result<(), Error> {
-        self.every = every;
-        let columns = number * every..((number + 1) * every).min(self.restart);
-        columns.into_iter().try_for_each(|j| self.extend(system, passes, j))
+        let (keep, backward) = (Some(Coefficient::plus(INVERSE)), j.is_multiple_of(2));
+        passes.combine(w, Combine { keep, backward, ..Combine::new() })
     }
 
     fn observe(&mut self, registers: &[f64], before: usize) -> BatchResults {
         let [target, limit] = [TARGET, LIMIT].map(|register| registers[usize::from(register)]);
         let (done, from) = (registers[usize::from(COLUMN)] as usize, self.problem.columns.len());
-        self.batches += 1;
         let mut found = BatchResults { residuals: Vec::new(), status: 0 };
         for (j, last) in (from..done).zip(ring(registers, HISTORY, from, done)) {
             let first = usize::from(self.element(0, j));
@@ -274,28 +206,15 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
         found
     }
 
-    fn finish(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        _: u16,
-    ) -> Result<(), Error> {
+    fn finish(&mut self, system: &mut System<'_, T>, _: u16) -> Result<(), Error> {
+        let System { passes, diagonal, x, .. } = system;
         let y = self.problem.solution();
         let mut registers = passes.read()?;
-        let first = usize::from(REGISTERS);
-        registers[first..first + y.len()].copy_from_slice(&y);
+        registers[usize::from(REGISTERS)..][..y.len()].copy_from_slice(&y);
         passes.write(&registers)?;
-        let diagonal = system.diagonal.as_ref();
-        for i in 0..y.len() {
-            let add = Some((Coefficient::plus(REGISTERS + i as u16), &self.basis[i]));
-            let pass = Combine {
-                keep: Some(Coefficient::ONE),
-                add,
-                diagonal,
-                scaled: diagonal.is_some(),
-                ..Combine::new()
-            };
-            passes.combine(&mut system.x, pass)?;
+        for (v, register) in self.basis[..y.len()].iter().zip(REGISTERS..) {
+            let add = scaled(Coefficient::plus(register), v, diagonal.as_ref());
+            passes.combine(x, Combine { keep: Some(Coefficient::ONE), ..add })?;
         }
         Ok(())
     }

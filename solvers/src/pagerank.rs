@@ -1,14 +1,13 @@
 //! PageRank.
 
 use super::checks::{check_square, invalid};
-use super::driver::{
-    Driver, ITERATIONS, LIMIT, OWN, REGISTERS, RR, TARGET, counted, outcome, status,
-};
+use super::driver::{Ended, OWN, RR, TARGET, Workspace, counted};
 use super::report::{require, seconds};
+use super::system::scaled;
 use super::{Outcome, Progress, Settings, SystemOperator};
-use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
+use sparseop::device::fused::{Coefficient, Combine, Dots, Instruction, ONE, Partner};
 use sparseop::matrix::{CsrMatrix, CsrView};
-use sparseop::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, Stream, filled};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp, SparseOpBuilder, filled};
 use std::fmt::{self, Display};
 use std::ops::ControlFlow;
 
@@ -179,65 +178,43 @@ pub fn rank<'a, T: Scalar>(
     if !(0.0..1.0).contains(&damping) {
         return Err(invalid(METHOD, format!("damping is from 0 on and below 1, not {damping}")));
     }
-    let (pages, own) = (op.shape().0, op.own_rows().len());
+    let pages = op.shape().0;
     if pages == 0 {
         let (ranks, outcome) = (Vec::new(), Outcome::Converged);
         return Ok(Ranking { ranks, outcome, iterations: 0, history: Vec::new(), seconds: 0.0 });
     }
-    let mut code = Code::new();
+    let mut workspace = Workspace::new(op, false);
     // Rank that is not passed along links is distributed by jumps. This includes the rank of
     // pages without links, which need no separate treatment.
-    let jump = code
+    let jump = workspace
+        .code
         .add(&[Instruction::Mul(PASSED, DAMPING, PASSED), Instruction::Sub(JUMPS, ONE, PASSED)]);
-    let conclude = code.add(&counted(RR));
-    let (device, stream) = (op.device(), Stream::new(op.device())?);
-    let even = filled(own, T::from_f64(1.0 / pages as f64))?;
-    let uniform = DeviceVec::from_slice(device, &even)?;
-    let mut ranks = DeviceVec::from_slice(device, &even)?;
+    let conclude = workspace.code.add(&counted(RR));
+    let even = filled(workspace.n, T::from_f64(1.0 / pages as f64))?;
+    let uniform = DeviceVec::from_slice(op.device(), &even)?;
+    let mut ranks = DeviceVec::from_slice(op.device(), &even)?;
     drop(even);
-    let mut passed = DeviceVec::zeros(device, own)?;
-    let mut driver =
-        Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
-    if let Some(sums) = op.shared_sums() {
-        driver.passes.share_sums(sums)?;
-    }
-    let mut registers = driver.passes.read()?;
-    for (register, value) in
-        [(DAMPING, damping), (TARGET, settings.tolerance), (LIMIT, settings.max_iterations as f64)]
-    {
-        registers[usize::from(register)] = value;
-    }
-    driver.passes.write(&registers)?;
-    let every = driver.every;
-    let (registers, seconds) =
-        driver.run(settings.max_iterations, |change| change, &mut |passes| {
-            for _ in 0..every {
-                op.apply_device(&stream, &ranks, &mut passed)?;
-                passes.dots(Dots {
-                    of: &passed,
-                    with: None,
-                    and: None,
-                    at: PASSED,
-                    then: jump,
-                    backward: true,
-                })?;
-                let next = Combine {
-                    add: Some((Coefficient::plus(DAMPING), &passed)),
-                    and: Some((Coefficient::plus(JUMPS), &uniform)),
-                    sums: [Partner::Change, Partner::Absent],
-                    at: RR,
-                    then: conclude,
-                    ..Combine::new()
-                };
-                passes.combine(&mut ranks, next)?;
-            }
-            Ok(())
-        })?;
-    Ok(Ranking {
-        ranks: ranks.to_vec()?,
-        outcome: outcome(status(&registers)),
-        iterations: registers[usize::from(ITERATIONS)] as usize,
-        history: driver.history,
-        seconds,
-    })
+    let mut passed = workspace.zeros()?;
+    let values = [(DAMPING, damping), (TARGET, settings.tolerance)];
+    let ended = workspace.run(
+        &settings,
+        observer,
+        &values,
+        |change| change,
+        |passes| {
+            op.apply_device(passes.stream(), &ranks, &mut passed)?;
+            let (of, then) = (&passed, jump);
+            passes.dots(Dots { of, with: None, and: None, at: PASSED, then, backward: true })?;
+            let next = Combine {
+                and: Some((Coefficient::plus(JUMPS), &uniform)),
+                sums: [Partner::Change, Partner::Absent],
+                at: RR,
+                then: conclude,
+                ..scaled(Coefficient::plus(DAMPING), &passed, None)
+            };
+            passes.combine(&mut ranks, next)
+        },
+    )?;
+    let Ended { outcome, iterations, history, seconds, .. } = ended;
+    Ok(Ranking { ranks: ranks.to_vec()?, outcome, iterations, history, seconds })
 }

@@ -1,14 +1,12 @@
 //! Power iteration.
 
 use super::checks::{check_square, check_vector, invalid};
-use super::driver::{
-    BREAKDOWN, Driver, ITERATIONS, LIMIT, NOT_FINITE, OWN, REGISTERS, RR, TARGET, ZERO, counted,
-    outcome, status,
-};
+use super::driver::{BREAKDOWN, Ended, NOT_FINITE, OWN, RR, TARGET, Workspace, ZERO, counted};
 use super::report::{require, seconds};
+use super::system::{copy, scaled};
 use super::{Outcome, Progress, Settings};
-use sparseop::device::fused::{Code, Coefficient, Combine, Dots, Instruction, ONE, Partner};
-use sparseop::{DeviceVec, Error, Scalar, SparseOp, Stream};
+use sparseop::device::fused::{Coefficient, Combine, Dots, Instruction, ONE, Partner};
+use sparseop::{DeviceVec, Error, Scalar, SparseOp};
 use std::fmt::{self, Display};
 use std::ops::ControlFlow;
 
@@ -108,8 +106,8 @@ pub fn power<'a, T: Scalar>(
     if largest == 0.0 {
         return Err(invalid(METHOD, "the vector to begin with is zero; take another"));
     }
-    let mut code = Code::new();
-    let scale = code.add(&[
+    let mut workspace = Workspace::new(op, false);
+    let scale = workspace.code.add(&[
         Instruction::StopUnlessFinite(NOT_FINITE, QQ),
         Instruction::StopAtMost(BREAKDOWN, QQ, ZERO),
         Instruction::Sqrt(NORM, QQ),
@@ -124,57 +122,30 @@ pub fn power<'a, T: Scalar>(
         Instruction::Div(RR, RR, NORM),
     ];
     relative.extend(counted(RR));
-    let conclude = code.add(&relative);
-    let (device, stream) = (op.device(), Stream::new(op.device())?);
+    let conclude = workspace.code.add(&relative);
     let norm = start.iter().map(|x| (x.to_f64() / largest).powi(2)).sum::<f64>().sqrt();
     let unit: Vec<T> = start.iter().map(|x| T::from_f64(x.to_f64() / largest / norm)).collect();
     // Another stream may still be copying values of the operator.
-    device.synchronize()?;
-    let mut p = DeviceVec::from_slice(device, &unit)?;
-    let (mut q, mut difference) = (DeviceVec::zeros(device, n)?, DeviceVec::zeros(device, n)?);
-    let mut driver =
-        Driver::new(&stream, &settings, usize::from(REGISTERS), code, Some(Box::new(observer)))?;
-    let mut registers = driver.passes.read()?;
-    for (register, value) in [
-        (TARGET, settings.tolerance.powi(2)),
-        (FLOOR, LEAST),
-        (LIMIT, settings.max_iterations as f64),
-    ] {
-        registers[usize::from(register)] = value;
-    }
-    driver.passes.write(&registers)?;
-    let every = driver.every;
-    let (registers, seconds) = driver.run(settings.max_iterations, f64::sqrt, &mut |passes| {
-        for _ in 0..every {
-            op.apply_device(&stream, &p, &mut q)?;
-            passes.dots(Dots {
-                of: &q,
-                with: Some(&p),
-                and: Some(&q),
-                at: LAMBDA,
-                then: scale,
-                backward: true,
-            })?;
-            let residual = Combine {
-                add: Some((Coefficient::ONE, &q)),
-                and: Some((Coefficient::minus(LAMBDA), &p)),
-                sums: [Partner::Itself, Partner::Absent],
-                at: RR,
-                then: conclude,
-                ..Combine::new()
-            };
-            passes.combine(&mut difference, residual)?;
-            let add = Some((Coefficient::plus(INVERSE), &q));
-            passes.combine(&mut p, Combine { add, backward: true, ..Combine::new() })?;
-        }
-        Ok(())
+    op.device().synchronize()?;
+    let mut p = DeviceVec::from_slice(op.device(), &unit)?;
+    let (mut q, mut difference) = (workspace.zeros()?, workspace.zeros()?);
+    let values = [(TARGET, settings.tolerance.powi(2)), (FLOOR, LEAST)];
+    let ended = workspace.run(&settings, observer, &values, f64::sqrt, |passes| {
+        op.apply_device(passes.stream(), &p, &mut q)?;
+        let (with, and) = (Some(&p), Some(&q));
+        passes.dots(Dots { of: &q, with, and, at: LAMBDA, then: scale, backward: true })?;
+        let residual = Combine {
+            and: Some((Coefficient::minus(LAMBDA), &p)),
+            sums: [Partner::Itself, Partner::Absent],
+            at: RR,
+            then: conclude,
+            ..copy(&q)
+        };
+        passes.combine(&mut difference, residual)?;
+        let inverse = Coefficient::plus(INVERSE);
+        passes.combine(&mut p, Combine { backward: true, ..scaled(inverse, &q, None) })
     })?;
-    Ok(Eigenpair {
-        value: registers[usize::from(LAMBDA)],
-        vector: p.to_vec()?,
-        outcome: outcome(status(&registers)),
-        iterations: registers[usize::from(ITERATIONS)] as usize,
-        history: driver.history,
-        seconds,
-    })
+    let Ended { registers, outcome, iterations, history, seconds } = ended;
+    let (value, vector) = (registers[usize::from(LAMBDA)], p.to_vec()?);
+    Ok(Eigenpair { value, vector, outcome, iterations, history, seconds })
 }

@@ -1,12 +1,8 @@
 //! Conjugate gradients with one reduction per iteration.
 
-use super::cg::last_step;
-use super::driver::{BREAKDOWN, INDEFINITE, NOT_FINITE, OWN, RR, RZ, ZERO, counted};
-use super::system::{Iteration, System};
-use sparseop::device::Device;
-use sparseop::device::fused::{
-    Code, Coefficient, Combine, Dots, Instruction, Passes, Program, Step,
-};
+use super::driver::{BREAKDOWN, INDEFINITE, NOT_FINITE, OWN, RR, RZ, Workspace, ZERO, counted};
+use super::system::{Iteration, System, axpy, copy, scaled};
+use sparseop::device::fused::{Coefficient, Combine, Dots, Instruction, Program, Step};
 use sparseop::{DeviceVec, Error, Scalar};
 
 /// u·Au and, in the next register, u·r, where u is the preconditioned residual.
@@ -44,12 +40,7 @@ pub(super) struct SingleReductionCg<T: Scalar> {
 }
 
 impl<T: Scalar> SingleReductionCg<T> {
-    pub(super) fn new(
-        device: &Device,
-        n: usize,
-        preconditioned: bool,
-        code: &mut Code,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(workspace: &mut Workspace<'_, T>) -> Result<Self, Error> {
         // The curvature p·Ap is a difference, which rounding alone may make negative.
         let steps = [
             Instruction::StopUnlessFinite(NOT_FINITE, UW),
@@ -70,103 +61,59 @@ impl<T: Scalar> SingleReductionCg<T> {
             vec![Instruction::Add(LAST, ALPHA, ZERO), Instruction::Mul(RR, UR, SCALE)];
         conclude.extend(counted(RR));
         conclude.extend(steps);
-        let zeros = || DeviceVec::zeros(device, n);
         Ok(Self {
-            p: zeros()?,
-            s: zeros()?,
-            u: preconditioned.then(zeros).transpose()?,
-            w: zeros()?,
-            first: code.add(&steps),
-            conclude: code.add(&conclude),
+            p: workspace.zeros()?,
+            s: workspace.zeros()?,
+            u: workspace.preconditioned.then(|| workspace.zeros()).transpose()?,
+            w: workspace.zeros()?,
+            first: workspace.code.add(&steps),
+            conclude: workspace.code.add(&conclude),
         })
     }
 
     /// Multiplies by the preconditioned residual, and computes the next coefficients.
-    fn multiply(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        then: Program,
-    ) -> Result<(), Error> {
-        let System { op, stream, diagonal, r, .. } = system;
+    fn multiply(&mut self, system: &mut System<'_, T>, then: Program) -> Result<(), Error> {
+        let System { op, passes, diagonal, r, .. } = system;
         let u = match &mut self.u {
             Some(u) => {
-                let scaled = Combine {
-                    add: Some((Coefficient::ONE, &*r)),
-                    diagonal: diagonal.as_ref(),
-                    scaled: true,
-                    ..Combine::new()
-                };
-                passes.combine(u, scaled)?;
+                passes.combine(u, scaled(Coefficient::ONE, r, diagonal.as_ref()))?;
                 &*u
             }
             None => &*r,
         };
-        op.apply_device(stream, u, &mut self.w)?;
+        op.apply_device(passes.stream(), u, &mut self.w)?;
         let (with, and) = (Some(&self.w), Some(&*r));
         passes.dots(Dots { of: u, with, and, at: UW, then, backward: true })
     }
 }
 
 impl<T: Scalar> Iteration<T> for SingleReductionCg<T> {
-    fn start(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        registers: &mut Vec<f64>,
-    ) -> Result<(), Error> {
-        let (rr, rz) = (registers[usize::from(RR)], registers[usize::from(RZ)]);
+    fn start(&mut self, system: &mut System<'_, T>, registers: &mut [f64]) -> Result<(), Error> {
+        let scale = registers[usize::from(RR)] / registers[usize::from(RZ)];
         // Divisions by 0 give 0: the first direction is the residual.
-        let values = [(ALPHA, 0.0), (LAST, 0.0), (RHO, 0.0), (SCALE, rr / rz), (ROUNDING, -1e-4)];
-        for (register, value) in values {
-            registers[usize::from(register)] = value;
-        }
-        passes.write(registers)?;
-        passes.combine(&mut self.p, Combine::new())?;
-        passes.combine(&mut self.s, Combine::new())?;
-        self.multiply(system, passes, self.first)
+        let values = [(ALPHA, 0.0), (LAST, 0.0), (RHO, 0.0), (SCALE, scale), (ROUNDING, -1e-4)];
+        system.set(registers, &values)?;
+        system.passes.combine(&mut self.p, Combine::new())?;
+        system.passes.combine(&mut self.s, Combine::new())?;
+        self.multiply(system, self.first)
     }
 
-    fn batch(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        _: usize,
-        every: usize,
-    ) -> Result<(), Error> {
-        for _ in 0..every {
-            let System { diagonal, x, r, .. } = system;
-            let [along, keep] = [LAST, BETA].map(Coefficient::plus);
-            let (with, diagonal) = (Coefficient::ONE, diagonal.as_ref());
-            passes.step(x, &mut self.p, Step { along, with, r, diagonal, keep, backward: true })?;
-            let product = Combine {
-                keep: Some(keep),
-                add: Some((Coefficient::ONE, &self.w)),
-                ..Combine::new()
-            };
-            passes.combine(&mut self.s, product)?;
-            let shorter = Combine {
-                keep: Some(Coefficient::ONE),
-                add: Some((Coefficient::minus(ALPHA), &self.s)),
-                backward: true,
-                ..Combine::new()
-            };
-            passes.combine(r, shorter)?;
-            self.multiply(system, passes, self.conclude)?;
-        }
-        Ok(())
+    fn iterate(&mut self, system: &mut System<'_, T>, _: usize) -> Result<(), Error> {
+        let System { passes, diagonal, x, r, .. } = system;
+        let [along, keep] = [LAST, BETA].map(Coefficient::plus);
+        let (with, diagonal) = (Coefficient::ONE, diagonal.as_ref());
+        passes.step(x, &mut self.p, Step { along, with, r, diagonal, keep, backward: true })?;
+        passes.combine(&mut self.s, Combine { keep: Some(keep), ..copy(&self.w) })?;
+        let shorter = Combine { backward: true, ..axpy(Coefficient::minus(ALPHA), &self.s) };
+        passes.combine(r, shorter)?;
+        self.multiply(system, self.conclude)
     }
 
-    fn finish(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        status: u16,
-    ) -> Result<(), Error> {
+    fn finish(&mut self, system: &mut System<'_, T>, status: u16) -> Result<(), Error> {
         match status {
             NOT_FINITE => Ok(()),
             // The residual is that of the next `x` whenever the iteration ends.
-            _ => last_step(system, passes, &self.p, Coefficient::plus(LAST)),
+            _ => system.last_step(Coefficient::plus(LAST), &self.p),
         }
     }
 }

@@ -5,17 +5,15 @@ use super::cg::Cg;
 use super::chebyshev::{Chebyshev, bounds_of};
 use super::checks::{check_length, check_square, check_vector, invalid};
 use super::driver::{
-    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, INTERRUPTED, ITERATIONS, LIMIT, Observer, RR, RZ,
-    TARGET, outcome, timed,
+    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, INTERRUPTED, LIMIT, Observer, RR, TARGET, Workspace,
+    outcome, timed,
 };
 use super::gmres::Gmres;
 use super::single_reduction::SingleReductionCg;
-use super::system::{Iteration, System};
+use super::system::{Iteration, System, copy, square};
 use super::{Jacobi, Method, Outcome, Progress, Report, Settings, SystemOperator};
-use sparseop::device::fused::{
-    Code, Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS,
-};
-use sparseop::{DeviceVec, Error, Scalar, Stream};
+use sparseop::device::fused::Combine;
+use sparseop::{DeviceVec, Error, Scalar};
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 
@@ -37,7 +35,7 @@ pub struct Solver<'a, T: Scalar> {
     method: Method,
     settings: Settings,
     system: System<'a, T>,
-    driver: Driver<'a, T>,
+    driver: Driver<'a>,
     iteration: Box<dyn Iteration<T> + 'a>,
 }
 
@@ -103,32 +101,23 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
             let bounds = bounds_of(op, jacobi.as_ref(), observer.as_mut())?;
             method = Method::Chebyshev { bounds: Some(bounds) };
         }
-        let device = op.device();
-        let zeros = || DeviceVec::zeros(device, n);
-        let diagonal =
-            jacobi.map(|jacobi| DeviceVec::from_slice(device, &jacobi.inverse)).transpose()?;
-        let mut code = Code::new();
+        let inverse = jacobi.map(|jacobi| DeviceVec::from_slice(op.device(), &jacobi.inverse));
+        let diagonal = inverse.transpose()?;
+        let mut workspace = Workspace::new(op, diagonal.is_some());
         let iteration: Box<dyn Iteration<T> + 'a> = match method {
-            Method::Cg => Box::new(Cg::new(device, n, diagonal.is_some(), &mut code)?),
-            Method::SingleReductionCg => {
-                Box::new(SingleReductionCg::new(device, n, diagonal.is_some(), &mut code)?)
-            }
-            Method::BiCgStab => Box::new(BiCgStab::new(device, n, diagonal.is_some(), &mut code)?),
-            Method::Gmres { restart } => {
-                Box::new(Gmres::new(device, n, restart, diagonal.is_some(), &mut code)?)
-            }
+            Method::Cg => Box::new(Cg::new(&mut workspace)?),
+            Method::SingleReductionCg => Box::new(SingleReductionCg::new(&mut workspace)?),
+            Method::BiCgStab => Box::new(BiCgStab::new(&mut workspace)?),
+            Method::Gmres { restart } => Box::new(Gmres::new(&mut workspace, restart)?),
             Method::Chebyshev { bounds } => {
-                Box::new(Chebyshev::new(device, n, bounds.unwrap_or_default(), &mut code)?)
+                Box::new(Chebyshev::new(&mut workspace, bounds.unwrap_or_default())?)
             }
         };
-        let stream = Stream::new(device)?;
-        let mut driver =
-            Driver::new(&stream, &settings, Gmres::<T>::registers(method), code, observer)?;
-        if let Some(sums) = op.shared_sums() {
-            driver.passes.share_sums(sums)?;
-        }
+        let passes = workspace.passes(iteration.registers())?;
+        let driver = Driver::new(passes.stream(), &settings, observer);
+        let zeros = || DeviceVec::zeros(op.device(), n);
         let [b, x, r, kept] = [zeros()?, zeros()?, zeros()?, zeros()?];
-        let system = System { op, n, stream, diagonal, b, x, r, kept };
+        let system = System { op, n, passes, diagonal, b, x, r, kept };
         let mut solver = Solver { method, settings, system, driver, iteration };
         solver.batch(0, true)?;
         Ok(solver)
@@ -207,32 +196,18 @@ impl<T: Scalar> Solver<'_, T> {
             }
         }
         device.synchronize()?;
-        self.reset(0)?;
-        let System { b: own_b, x: own_x, .. } = &mut self.system;
-        for (own, given) in [(own_b, b), (own_x, &*x)] {
-            let copy = Combine { add: Some((Coefficient::ONE, given)), ..Combine::new() };
-            self.driver.passes.combine(own, copy)?;
-            self.driver.passes.dots(Dots {
-                of: own,
-                with: Some(own),
-                and: None,
-                at: RR,
-                then: Program::default(),
-                backward: false,
-            })?;
-            if !self.driver.passes.read()?[usize::from(RR)].is_finite() {
-                let vector = if std::ptr::eq(given, b) { "b" } else { "x" };
+        self.system.reset(0)?;
+        let System { passes, b: own_b, x: own_x, .. } = &mut self.system;
+        for (vector, own, given) in [("b", own_b, b), ("x", own_x, &*x)] {
+            passes.combine(own, copy(given))?;
+            if !square(passes, own)?.is_finite() {
                 check_vector(vector, &given.to_vec()?, 0..n, (n, n))?;
             }
         }
         let (report, seconds) = timed(|| self.run());
-        let copy = Combine {
-            add: Some((Coefficient::ONE, &self.system.x)),
-            always: true,
-            ..Combine::new()
-        };
-        self.driver.passes.combine(x, copy)?;
-        self.system.stream.synchronize()?;
+        let System { passes, x: own_x, .. } = &mut self.system;
+        passes.combine(x, Combine { always: true, ..copy(own_x) })?;
+        passes.stream().synchronize()?;
         report.map(|report| Report { seconds, ..report })
     }
 
@@ -243,41 +218,22 @@ impl<T: Scalar> Solver<'_, T> {
 
     /// Values of the registers.
     pub(super) fn registers(&self) -> Result<Vec<f64>, Error> {
-        self.driver.passes.read()
-    }
-
-    /// Clears the status and sets the number of iterations.
-    fn reset(&mut self, iterations: usize) -> Result<(), Error> {
-        let mut registers = self.driver.passes.read()?;
-        registers[usize::from(STATUS)] = 0.0;
-        registers[usize::from(ITERATIONS)] = iterations as f64;
-        self.driver.passes.write(&registers)
+        self.system.passes.read()
     }
 
     /// Runs a batch, or only prepares it.
-    fn batch(&mut self, number: usize, only_prepare: bool) -> Result<Vec<f64>, Error> {
+    fn batch(&mut self, number: usize, only_prepare: bool) -> Result<(), Error> {
         let Self { system, driver, iteration, .. } = self;
-        let every = driver.every;
-        let mut work = |passes: &mut Passes<T>| iteration.batch(system, passes, number, every);
-        if only_prepare {
-            return driver.prepare(number, &mut work).map(|()| Vec::new());
-        }
-        driver.advance(number, &mut work)
+        let (first, end) = (number * driver.every, (number + 1) * driver.every);
+        let end = iteration.restart().map_or(end, |restart| restart.min(end));
+        let mut work = || (first..end).try_for_each(|j| iteration.iterate(system, j));
+        if only_prepare { driver.prepare(number, &mut work) } else { driver.run(number, &mut work) }
     }
 
     /// The norm of `b`; 0 only if all of `b` is 0.
     fn norm_b(&mut self) -> Result<f64, Error> {
-        let b = &self.system.b;
-        let pass = Dots {
-            of: b,
-            with: Some(b),
-            and: None,
-            at: RR,
-            then: Program::default(),
-            backward: false,
-        };
-        self.driver.passes.dots(pass)?;
-        let square = self.driver.passes.read()?[usize::from(RR)];
+        let System { passes, b, .. } = &mut self.system;
+        let square = square(passes, b)?;
         if square < f64::MIN_POSITIVE && b.to_vec()?.iter().any(|element| *element != T::ZERO) {
             let message = "the square of the norm of `b` is below what 64 bits can hold; scale \
                            `b`, and `x` with it";
@@ -286,41 +242,20 @@ impl<T: Scalar> Solver<'_, T> {
         Ok(square.sqrt())
     }
 
-    /// Computes r = b − A x and returns the registers with its sums.
-    fn residual(&mut self) -> Result<Vec<f64>, Error> {
-        let System { op, stream, diagonal, b, x, r, .. } = &mut self.system;
-        op.apply_device(stream, x, r)?;
-        let second = if diagonal.is_some() { Partner::Scaled } else { Partner::Absent };
-        let difference = Combine {
-            keep: Some(Coefficient::minus(ONE)),
-            add: Some((Coefficient::ONE, &*b)),
-            diagonal: diagonal.as_ref(),
-            sums: [Partner::Itself, second],
-            at: RR,
-            ..Combine::new()
-        };
-        self.driver.passes.combine(r, difference)?;
-        let mut registers = self.driver.passes.read()?;
-        if self.system.diagonal.is_none() {
-            registers[usize::from(RZ)] = registers[usize::from(RR)];
-        }
-        Ok(registers)
-    }
-
     /// Solves the system with its present `b` and `x`.
     fn run(&mut self) -> Result<Report, Error> {
         self.driver.history.clear();
-        self.reset(0)?;
+        self.system.reset(0)?;
         let norm = self.norm_b()?;
         if norm == 0.0 {
-            self.driver.passes.combine(&mut self.system.x, Combine::new())?;
+            self.system.passes.combine(&mut self.system.x, Combine::new())?;
             let _ = self.driver.note(0, [0.0]);
             return Ok(self.report(Outcome::Converged, 0.0, 0));
         }
         let (mut ended, mut before, mut restarts) = (0, f64::INFINITY, 0);
         loop {
-            self.reset(self.iterations())?;
-            let mut registers = self.residual()?;
+            self.system.reset(self.iterations())?;
+            let mut registers = self.system.residual()?;
             let residual = registers[usize::from(RR)].sqrt() / norm;
             let begins = self.driver.history.is_empty();
             if begins && self.driver.note(0, [residual]).is_break() {
@@ -345,7 +280,8 @@ impl<T: Scalar> Solver<'_, T> {
             }
             restarts += usize::from(before.is_finite());
             before = residual;
-            copy(&mut self.driver.passes, &mut self.system.kept, &self.system.x)?;
+            let System { passes, x, kept, .. } = &mut self.system;
+            passes.combine(kept, copy(x))?;
             registers[usize::from(TARGET)] = (MARGIN * self.settings.tolerance * norm).powi(2);
             registers[usize::from(LIMIT)] = self.settings.max_iterations as f64;
             ended = self.cycle(&mut registers, norm)?;
@@ -358,17 +294,21 @@ impl<T: Scalar> Solver<'_, T> {
         if residual <= before || !before.is_finite() {
             return Ok(residual);
         }
-        copy(&mut self.driver.passes, &mut self.system.x, &self.system.kept)?;
+        let System { passes, x, kept, .. } = &mut self.system;
+        passes.combine(x, copy(kept))?;
         Ok(before)
     }
 
     /// Iterates from the residual until the method ends or has to be restarted; returns the final
     /// status.
-    fn cycle(&mut self, registers: &mut Vec<f64>, norm: f64) -> Result<u16, Error> {
-        self.iteration.start(&mut self.system, &mut self.driver.passes, registers)?;
-        let mut ended = 0;
-        while let (0, Some(number)) = (ended, self.iteration.next()) {
-            let registers = self.batch(number, false)?;
+    fn cycle(&mut self, registers: &mut [f64], norm: f64) -> Result<u16, Error> {
+        self.iteration.start(&mut self.system, registers)?;
+        let restart = self.iteration.restart();
+        let (mut ended, mut number) = (0, 0);
+        while ended == 0 && restart.is_none_or(|restart| number * self.driver.every < restart) {
+            self.batch(number, false)?;
+            number += usize::from(restart.is_some());
+            let registers = self.registers()?;
             let found = self.iteration.observe(&registers, self.iterations());
             ended = found.status;
             let now = self.iterations() + found.residuals.len();
@@ -380,7 +320,7 @@ impl<T: Scalar> Solver<'_, T> {
                 ended = INTERRUPTED;
             }
         }
-        self.iteration.finish(&mut self.system, &mut self.driver.passes, ended)?;
+        self.iteration.finish(&mut self.system, ended)?;
         Ok(ended)
     }
 
@@ -397,13 +337,4 @@ impl<T: Scalar> Solver<'_, T> {
             seconds: 0.0,
         }
     }
-}
-
-/// Copies a vector.
-fn copy<T: Scalar>(
-    passes: &mut Passes<T>,
-    to: &mut DeviceVec<T>,
-    from: &DeviceVec<T>,
-) -> Result<(), Error> {
-    passes.combine(to, Combine { add: Some((Coefficient::ONE, from)), ..Combine::new() })
 }

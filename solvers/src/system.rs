@@ -1,18 +1,18 @@
-//! A linear system, and the interface of a method.
+//! A linear system, the passes of several methods, and the interface of a method.
 
 use super::SystemOperator;
-use super::driver::{HISTORY, ITERATIONS, ring, status};
-use sparseop::device::fused::Passes;
-use sparseop::{DeviceVec, Error, Scalar, Stream};
+use super::driver::{HISTORY, ITERATIONS, REGISTERS, RR, RZ, ring, set, status};
+use sparseop::device::fused::{Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS};
+use sparseop::{DeviceVec, Error, Scalar};
 use std::fmt::Debug;
 
-/// The system, and the vectors common to all methods.
+/// The system, the vectors common to all methods, and the passes over vectors.
 #[derive(Debug)]
 pub(super) struct System<'a, T: Scalar> {
     pub(super) op: &'a dyn SystemOperator<T>,
     /// Number of own elements of a vector.
     pub(super) n: usize,
-    pub(super) stream: Stream,
+    pub(super) passes: Passes<T>,
     /// Inverse of the diagonal, if there is a preconditioner.
     pub(super) diagonal: Option<DeviceVec<T>>,
     pub(super) b: DeviceVec<T>,
@@ -20,6 +20,74 @@ pub(super) struct System<'a, T: Scalar> {
     pub(super) r: DeviceVec<T>,
     /// The `x` at the last start of the method.
     pub(super) kept: DeviceVec<T>,
+}
+
+impl<T: Scalar> System<'_, T> {
+    /// Clears the status and sets the number of iterations.
+    pub(super) fn reset(&mut self, iterations: usize) -> Result<(), Error> {
+        let mut registers = self.passes.read()?;
+        self.set(&mut registers, &[(STATUS, 0.0), (ITERATIONS, iterations as f64)])
+    }
+
+    /// Writes the registers, some of them with new values.
+    pub(super) fn set(&mut self, all: &mut [f64], new: &[(u16, f64)]) -> Result<(), Error> {
+        set(&mut self.passes, all, new)
+    }
+
+    /// Computes r = b − A x and returns the registers with its sums.
+    pub(super) fn residual(&mut self) -> Result<Vec<f64>, Error> {
+        let Self { op, passes, diagonal, b, x, r, .. } = self;
+        op.apply_device(passes.stream(), x, r)?;
+        let difference = Combine {
+            keep: Some(Coefficient::minus(ONE)),
+            diagonal: diagonal.as_ref(),
+            sums: residual_sums(diagonal.as_ref()),
+            at: RR,
+            ..copy(b)
+        };
+        passes.combine(r, difference)?;
+        let mut registers = passes.read()?;
+        if diagonal.is_none() {
+            registers[usize::from(RZ)] = registers[usize::from(RR)];
+        }
+        Ok(registers)
+    }
+
+    /// Takes a step along a direction, whatever the status.
+    pub(super) fn last_step(&mut self, along: Coefficient, p: &DeviceVec<T>) -> Result<(), Error> {
+        self.passes.combine(&mut self.x, Combine { always: true, ..axpy(along, p) })
+    }
+}
+
+/// The pass y = u.
+pub(super) fn copy<T: Scalar>(u: &DeviceVec<T>) -> Combine<'_, T> {
+    scaled(Coefficient::ONE, u, None)
+}
+
+/// The pass y = y + c u.
+pub(super) fn axpy<T: Scalar>(c: Coefficient, u: &DeviceVec<T>) -> Combine<'_, T> {
+    Combine { keep: Some(Coefficient::ONE), ..scaled(c, u, None) }
+}
+
+/// The pass y = c (diagonal ∘ u); y = c u without a diagonal.
+pub(super) fn scaled<'a, T: Scalar>(
+    c: Coefficient,
+    u: &'a DeviceVec<T>,
+    diagonal: Option<&'a DeviceVec<T>>,
+) -> Combine<'a, T> {
+    Combine { add: Some((c, u)), diagonal, scaled: diagonal.is_some(), ..Combine::new() }
+}
+
+/// The sums of a pass that computes a residual: Σ r² and, with a diagonal, Σ d r².
+pub(super) fn residual_sums<T: Scalar>(diagonal: Option<&DeviceVec<T>>) -> [Partner; 2] {
+    [Partner::Itself, diagonal.map_or(Partner::Absent, |_| Partner::Scaled)]
+}
+
+/// Computes Σ v² on the device.
+pub(super) fn square<T: Scalar>(passes: &mut Passes<T>, v: &DeviceVec<T>) -> Result<f64, Error> {
+    let (with, then) = (Some(v), Program::default());
+    passes.dots(Dots { of: v, with, and: None, at: RR, then, backward: false })?;
+    Ok(passes.read()?[usize::from(RR)])
 }
 
 /// Results of a batch of iterations.
@@ -32,28 +100,24 @@ pub(super) struct BatchResults {
 
 /// A method of solution.
 pub(super) trait Iteration<T: Scalar>: Debug {
-    /// Starts with the residual `system.r`, whose sums are in `registers`; the registers are then
-    /// written.
-    fn start(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        registers: &mut Vec<f64>,
-    ) -> Result<(), Error>;
-
-    /// Number of the next batch; `None` if the method has to be restarted.
-    fn next(&self) -> Option<usize> {
-        Some(0)
+    /// Number of registers.
+    fn registers(&self) -> usize {
+        usize::from(REGISTERS)
     }
 
-    /// Enqueues a batch of iterations, always the same for a number.
-    fn batch(
-        &mut self,
-        system: &mut System<'_, T>,
-        passes: &mut Passes<T>,
-        number: usize,
-        every: usize,
-    ) -> Result<(), Error>;
+    /// Number of iterations after which the method has to be restarted, each of which enqueues
+    /// other work. `None` if all iterations enqueue the same.
+    fn restart(&self) -> Option<usize> {
+        None
+    }
+
+    /// Starts with the residual `system.r`, whose sums are in `registers`; the registers are then
+    /// written.
+    fn start(&mut self, system: &mut System<'_, T>, registers: &mut [f64]) -> Result<(), Error>;
+
+    /// Enqueues an iteration; `number` is that of the iterations since the start, at most up to
+    /// [`restart`](Self::restart).
+    fn iterate(&mut self, system: &mut System<'_, T>, number: usize) -> Result<(), Error>;
 
     /// Evaluates the registers after a batch; `before` is the number of iterations before it.
     fn observe(&mut self, registers: &[f64], before: usize) -> BatchResults {
@@ -63,12 +127,7 @@ pub(super) trait Iteration<T: Scalar>: Debug {
     }
 
     /// Updates `system.x`, if iterations leave it behind.
-    fn finish(
-        &mut self,
-        _: &mut System<'_, T>,
-        _: &mut Passes<T>,
-        _status: u16,
-    ) -> Result<(), Error> {
+    fn finish(&mut self, _: &mut System<'_, T>, _status: u16) -> Result<(), Error> {
         Ok(())
     }
 
