@@ -6,7 +6,7 @@ use crate::partition::Partition;
 use crate::transpose::EntryArrays;
 use sparseop::matrix::CsrMatrix;
 use sparseop::{Error, Scalar};
-use sparseop_solvers::scale_links;
+use sparseop_solvers::{check_square, scale_links};
 
 /// Own rows of the [link matrix](sparseop_solvers::link_matrix) of a graph, and their partition,
 /// from the own rows of the graph.
@@ -16,9 +16,7 @@ pub(crate) fn link_rows<T: Scalar>(
     mut own: CsrMatrix<T>,
 ) -> Result<(Partition, CsrMatrix<T>), Error> {
     let (pages, ncols) = (partition.offsets()[partition.parts()], own.ncols());
-    if pages != ncols {
-        return Err(Error::NotSquare { method: "pagerank", nrows: pages, ncols });
-    }
+    check_square("pagerank", (pages, ncols))?;
     let first = partition.rows(comm.rank()).start;
     let mut entries = reported(comm, EntryArrays::reserved(own.nnz()))?;
     let scaled = (0..own.nrows()).try_for_each(|row| {

@@ -7,7 +7,7 @@ use crate::threads::{ThreadRank, on_threads};
 use crate::{DistributedExplanation, Link};
 use sparseop::device::peers::PeerGroup;
 use sparseop::{Error, Layout, Multivector, Scalar, try_zeroed};
-use sparseop_solvers::{Method, Ranking, Report, Settings, SolverBuilder};
+use sparseop_solvers::{Method, Ranking, Report, Settings, SolverBuilder, check_length};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Row-partitioned operator: every part is an ordinary [`SparseOp`](sparseop::SparseOp) for its
@@ -293,10 +293,6 @@ impl<T: Scalar> DistributedOp<T> {
     }
 
     fn check(&self, vector: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-        let (nrows, ncols) = (self.nrows(), self.ncols());
-        if expected == found {
-            return Ok(());
-        }
-        Err(Error::VectorLength { vector, expected, found, nrows, ncols })
+        check_length(vector, expected, found, (self.nrows(), self.ncols()))
     }
 }

@@ -12,7 +12,7 @@ use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{
     Device, DeviceVec, Error, Layout, Multivector, Scalar, SparseOpBuilder, Stream, try_zeroed,
 };
-use sparseop_solvers::{Jacobi, SystemOperator};
+use sparseop_solvers::{Jacobi, SystemOperator, check_length, check_square};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -188,10 +188,7 @@ impl<T: Scalar> PartOp<T> {
     ///
     /// As [`Jacobi::of`], and [`Error::RankFailed`].
     pub fn jacobi(&self) -> Result<Jacobi<T>, Error> {
-        let (nrows, ncols) = self.shape();
-        if nrows != ncols {
-            return Err(Error::NotSquare { method: "a Jacobi preconditioner", nrows, ncols });
-        }
+        check_square("a Jacobi preconditioner", self.shape())?;
         let first = self.own_rows().start;
         let of = |a: CsrMatrix<T>| {
             let diagonal = (0..a.nrows()).map(|row| {
@@ -243,11 +240,7 @@ impl<T: Scalar> PartOp<T> {
         for (vector, own, found) in
             [("x", self.own_columns(), x.len()), ("y", self.own_rows(), y.len())]
         {
-            if own.len() != found {
-                let ((nrows, ncols), expected) = (self.shape(), own.len());
-                let error = Error::VectorLength { vector, expected, found, nrows, ncols };
-                return reported(&*self.comm, Err(error));
-            }
+            reported(&*self.comm, check_length(vector, own.len(), found, self.shape()))?;
         }
         self.multiply(1, x, y)
     }

@@ -3,7 +3,9 @@
 use crate::comm::agree;
 use crate::part::PartOp;
 use sparseop::{Error, Scalar};
-use sparseop_solvers::{Ranking, Report, Settings, SolverBuilder, rank};
+use sparseop_solvers::{
+    Ranking, Report, Settings, SolverBuilder, check_square, check_vector, rank,
+};
 use std::ops::ControlFlow;
 
 impl<T: Scalar> PartOp<T> {
@@ -24,20 +26,9 @@ impl<T: Scalar> PartOp<T> {
         b: &[T],
         x: &mut [T],
     ) -> Result<Report, Error> {
-        let expected = self.own_rows().len();
-        let (nrows, ncols) = self.shape();
-        let checked = [("b", b), ("x", &*x)].into_iter().try_for_each(|(vector, elements)| {
-            let not_finite = |element: &T| !element.to_f64().is_finite();
-            let found = elements.len();
-            if found != expected {
-                return Err(Error::VectorLength { vector, expected, found, nrows, ncols });
-            }
-            elements.iter().position(not_finite).map_or(Ok(()), |at| {
-                let (index, value) = (self.own_rows().start + at, elements[at].to_f64());
-                Err(Error::NotFinite { vector, index, value })
-            })
-        });
-        agree(&*self.comm, checked)?;
+        let check =
+            |vector, elements| check_vector(vector, elements, self.own_rows(), self.shape());
+        agree(&*self.comm, check("b", b).and_then(|()| check("x", &*x)))?;
         let mut solver = agree(&*self.comm, solver.build(self))?;
         self.checked(solver.solve(b, x))
     }
@@ -52,10 +43,7 @@ impl<T: Scalar> PartOp<T> {
     /// [`PageRank::rank`](sparseop_solvers::PageRank::rank), [`Error::RankFailed`] and
     /// [`Error::Communication`].
     pub fn rank_pages(&self, damping: f64, settings: Settings) -> Result<Ranking<T>, Error> {
-        let (nrows, ncols) = self.shape();
-        if nrows != ncols {
-            return Err(Error::NotSquare { method: "pagerank", nrows, ncols });
-        }
+        check_square("pagerank", self.shape())?;
         self.checked(rank(self, damping, settings, |_| ControlFlow::Continue(())))
     }
 }
