@@ -115,8 +115,8 @@ pub(super) trait Iteration<T: Scalar>: Debug {
     /// written.
     fn start(&mut self, system: &mut System<'_, T>, registers: &mut [f64]) -> Result<(), Error>;
 
-    /// Enqueues an iteration; `number` is that of the iterations since the start, at most up to
-    /// [`restart`](Self::restart).
+    /// Enqueues an iteration. `number` is its number since the start, from 0, if the method has to
+    /// be [restarted](Self::restart).
     fn iterate(&mut self, system: &mut System<'_, T>, number: usize) -> Result<(), Error>;
 
     /// Evaluates the registers after a batch; `before` is the number of iterations before it.
