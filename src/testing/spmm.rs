@@ -402,7 +402,7 @@ fn captured_products_are_those_that_are_enqueued() {
         for text in PLANS {
             let op = case.operator(device, &text.parse().unwrap());
             let stream = Stream::new(device).unwrap();
-            for (k, layout) in [(8, Layout::RowMajor), (33, Layout::ColumnMajor)] {
+            let captured = [(8, Layout::RowMajor), (33, Layout::ColumnMajor)].map(|(k, layout)| {
                 let x = case.x(k, layout);
                 let expected = on_device(&op, k, layout, &x);
                 let x = DeviceVec::from_slice(device, &x).unwrap();
@@ -410,14 +410,15 @@ fn captured_products_are_those_that_are_enqueued() {
                 let graph = stream
                     .capture(&mut || apply_multi_device(&op, &stream, k, &x, &mut y, layout))
                     .unwrap();
-                drop(x);
+                (graph, y, expected, k)
+            });
+            // Graphs own what they use.
+            drop(op);
+            for (graph, y, expected, k) in captured {
                 for _ in 0..3 {
                     graph.launch(&stream).unwrap();
                 }
-                assert!(
-                    same_bits(&y.to_vec().unwrap(), &expected),
-                    "{text}, {k} vectors, {layout:?}"
-                );
+                assert!(same_bits(&y.to_vec().unwrap(), &expected), "{text}, {k} vectors");
             }
         }
     }
@@ -426,8 +427,9 @@ fn captured_products_are_those_that_are_enqueued() {
 #[test]
 fn threads_and_streams_share_an_operator() {
     let case = skewed::<f64>();
-    for device in devices() {
-        let op = case.operator(device, &"coo".parse().unwrap());
+    let plans = ["coo", "csr(balanced)"];
+    for (device, text) in devices().iter().flat_map(|device| plans.map(|text| (device, text))) {
+        let op = case.operator(device, &text.parse().unwrap());
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let (op, case) = (&op, &case);
@@ -437,8 +439,8 @@ fn threads_and_streams_share_an_operator() {
                     let mut y = nothing(k * case.a.nrows());
                     for _ in 0..5 {
                         apply_multi(op, k, &x, &mut y, layout).unwrap();
-                        case.check(k, layout, &y, "threads");
-                        case.check(k, layout, &on_device(op, k, layout, &x), "streams");
+                        case.check(k, layout, &y, text);
+                        case.check(k, layout, &on_device(op, k, layout, &x), text);
                     }
                 });
             }
