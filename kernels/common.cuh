@@ -366,11 +366,11 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
 
 // Segmented sums: every thread of a block sums a run of consecutive products, the runs in thread
 // order. `open` is the sum behind the last row end of the run, or of the whole run if no row ends
-// in it. Returns the sum of previous runs for the row with which the run begins. At most SHARING
+// in it. Returns the sum of previous runs for the row with which the run begins. At most SHARERS
 // threads, `1 << shift`, share a run, each with sums of its own.
-template <u32 THREADS, u32 SHARING = 1, typename T>
+template <u32 THREADS, u32 SHARERS = 1, typename T>
 __device__ __forceinline__ T block_segmented_carry(T open, bool has_end, u32 shift = 0) {
-    __shared__ T warp_open[THREADS / WARP][SHARING];
+    __shared__ T warp_open[THREADS / WARP][SHARERS];
     __shared__ bool warp_ended[THREADS / WARP];
     // Segmented scan over the warp. Segments begin at runs with an end.
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;

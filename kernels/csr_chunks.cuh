@@ -65,23 +65,23 @@ __device__ __forceinline__ void receive_part(u64 *from, Unit<T, N> &part) {
     for (u32 v = 0; v < N; ++v) receive_part(from + v * PART_WORDS<T>, part.at[v]);
 }
 
-// Thread of a block of which `1 << shift` neighbours, at most SHARING, share an entry, each with a
+// Thread of a block of which `1 << shift` neighbours, at most SHARERS, share an entry, each with a
 // factor of its own.
-template <u32 SHARING>
+template <u32 SHARERS>
 struct ChunkThread {
     u32 shift;
 
     // Number of threads that share an entry, and which of them this is.
-    __device__ __forceinline__ u32 sharing() const { return SHARING == 1 ? 1 : 1u << shift; }
-    __device__ __forceinline__ u32 share() const { return SHARING == 1 ? 0 : threadIdx.x & (sharing() - 1); }
+    __device__ __forceinline__ u32 sharing() const { return SHARERS == 1 ? 1 : 1u << shift; }
+    __device__ __forceinline__ u32 share() const { return SHARERS == 1 ? 0 : threadIdx.x & (sharing() - 1); }
     // Number of the run of entries, and of runs in `threads`.
     __device__ __forceinline__ u32 run() const { return runs(threadIdx.x); }
-    __device__ __forceinline__ u32 runs(u32 threads) const { return SHARING == 1 ? threads : threads >> shift; }
+    __device__ __forceinline__ u32 runs(u32 threads) const { return SHARERS == 1 ? threads : threads >> shift; }
 };
 
 // Destination of the sums of a chunk. Segment i < ends is the chunk's part of row `row` + i,
-// segment `ends` that of the row that continues after it. At most SHARING threads share an entry.
-template <u32 SHARING, typename S, typename Epilogue>
+// segment `ends` that of the row that continues after it. At most SHARERS threads share an entry.
+template <u32 SHARERS, typename S, typename Epilogue>
 struct ChunkOutput {
     Epilogue y;
     // Number of the chunk.
@@ -101,7 +101,7 @@ struct ChunkOutput {
     }
 
     __device__ __forceinline__ void store(u64 r, u32 share, S sum) const {
-        if constexpr (SHARING == 1) y.store(r, sum);
+        if constexpr (SHARERS == 1) y.store(r, sum);
         else y.store(r, share, sum);
     }
 
@@ -119,9 +119,9 @@ struct ChunkOutput {
 // Stores a row that ends in this chunk and began in chunk `first`. Its parts are always added in
 // the same order. Blocks begin in the order of their numbers, so that the blocks waited for have
 // begun and wait for no later ones.
-template <u32 SHARING, typename S, typename Epilogue>
-__device__ __forceinline__ void add_parts(ChunkOutput<SHARING, S, Epilogue> sums, ChunkThread<SHARING> own, u32 first) {
-    __shared__ S warp_sums[WARPS][SHARING];
+template <u32 SHARERS, typename S, typename Epilogue>
+__device__ __forceinline__ void add_parts(ChunkOutput<SHARERS, S, Epilogue> sums, ChunkThread<SHARERS> own, u32 first) {
+    __shared__ S warp_sums[WARPS][SHARERS];
     u32 share = own.share();
     auto part_sum = [=](u32 threads) {
         S sum = {};
@@ -152,12 +152,12 @@ constexpr u32 FEW_ENDS = 2;
 
 // Sums a chunk with few row ends. The u-th product of a thread is at `at(u)`, and segment i ends
 // before `row_ends[i]`.
-template <u32 RUN, u32 SHARING, typename S, typename At, typename Epilogue>
+template <u32 RUN, u32 SHARERS, typename S, typename At, typename Epilogue>
 __device__ __forceinline__ void sum_by_block(const S (&product)[RUN], u32 begin, u32 end,
                                              const u32 *row_ends,
-                                             ChunkOutput<SHARING, S, Epilogue> sums,
-                                             ChunkThread<SHARING> own, At at) {
-    __shared__ S warp_sums[FEW_ENDS + 1][WARPS][SHARING];
+                                             ChunkOutput<SHARERS, S, Epilogue> sums,
+                                             ChunkThread<SHARERS> own, At at) {
+    __shared__ S warp_sums[FEW_ENDS + 1][WARPS][SHARERS];
     u32 share = own.share();
     for (u32 i = 0; i <= sums.ends; ++i) {
         u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.ends ? end : row_ends[i];
@@ -184,9 +184,9 @@ struct alignas(RUN * sizeof(u16)) PackedEnds {
 
 // Sums a chunk of which every thread has RUN consecutive products. `end_marks` is 1 + i where
 // segment i ends with the product, and 0 elsewhere.
-template <u32 RUN, u32 SHARING, typename S, typename Epilogue>
+template <u32 RUN, u32 SHARERS, typename S, typename Epilogue>
 __device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end_marks,
-                                         ChunkOutput<SHARING, S, Epilogue> sums, ChunkThread<SHARING> own) {
+                                         ChunkOutput<SHARERS, S, Epilogue> sums, ChunkThread<SHARERS> own) {
     PackedEnds<RUN> ends = reinterpret_cast<const PackedEnds<RUN> *>(end_marks)[own.run()];
     u32 share = own.share();
     // Rows that end in the run are complete except for the first one, which may begin in earlier
@@ -207,7 +207,7 @@ __device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end
             open = {};
         }
     }
-    S before = block_segmented_carry<BLOCK, SHARING>(open, first_end != 0, own.shift);
+    S before = block_segmented_carry<BLOCK, SHARERS>(open, first_end != 0, own.shift);
     if (first_end != 0) sums.put_segment(first_end - 1, share, before + first_sum);
     if (own.run() == own.runs(BLOCK) - 1) sums.put_segment(sums.ends, share, first_end == 0 ? before + open : open);
 }
@@ -289,33 +289,33 @@ constexpr u32 ROWS_AHEAD = 2;
 // src/formats/csr/chunks.rs.
 //
 // `x.at(col)` is the factor of an entry: an element of x, or one of each vector of a unit. In SpMM
-// up to SHARING threads, `1 << shift`, share an entry, each with a unit, and chunks are as many
+// up to SHARERS threads, `1 << shift`, share an entry, each with a unit, and chunks are as many
 // times smaller. `parts` and `parts_each` are those of `ChunkOutput`.
-template <u32 RUN, bool STRIPED, u32 SHARING, typename T, typename O, typename X, typename Epilogue>
+template <u32 RUN, bool STRIPED, u32 SHARERS, typename T, typename O, typename X, typename Epilogue>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
                                                const u32 *__restrict__ cols,
                                                const T *__restrict__ values,
                                                const Chunk *__restrict__ chunks, u32 number, u32 nrows,
                                                u64 nnz, X x, Epilogue y, u64 *parts, u32 parts_each,
                                                u32 shift, u32 l2_shares) {
-    static_assert(!STRIPED || SHARING == 1, "a run is shared only by threads that load it");
+    static_assert(!STRIPED || SHARERS == 1, "a run is shared only by threads that load it");
     using S = decltype(x.at(0));
     // Capacity of a block in entries and row ends, and distance between two cuts. The rest is for
     // cuts that move back, and for loads of four entries that begin up to three early. `Cutting` in
     // src/formats/csr/chunks.rs.
     constexpr u32 CAPACITY = RUN * BLOCK;
-    ChunkThread<SHARING> own = {shift};
+    ChunkThread<SHARERS> own = {shift};
     u32 capacity = own.runs(CAPACITY), spacing = capacity - capacity / 16;
     alignas(16) __shared__ u16 end_marks[CAPACITY];
     alignas(16) __shared__ S products[STRIPED ? padded_index<S>(CAPACITY) : 1];
     __shared__ u32 few_ends[FEW_ENDS];
-    __shared__ S head[SHARING];
+    __shared__ S head[SHARERS];
 
     Chunk chunk = load_chunk(chunks, number), next = load_chunk(chunks, u64(number) + 1);
     u64 cut = u64(number) * spacing;
     u64 first = cut - chunk.moved - chunk.row;
     u64 end = min(cut + spacing, nrows + nnz) - next.moved - next.row;
-    ChunkOutput<SHARING, S, Epilogue> sums = {y, number, chunk.row, next.row - chunk.row, chunk.first != number,
+    ChunkOutput<SHARERS, S, Epilogue> sums = {y, number, chunk.row, next.row - chunk.row, chunk.first != number,
                                               next.first != number + 1, head, parts, parts_each};
     // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
     // `skipped` to `count`.
@@ -358,7 +358,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     auto mark_end = [=](u32 i, u32 begin, u32 stop) {
         if (few) few_ends[i] = stop;
         else if (begin < stop) end_marks[stop - 1] = u16(i + 1);
-        else if constexpr (SHARING == 1) sums.put_segment(i, 0, S{});
+        else if constexpr (SHARERS == 1) sums.put_segment(i, 0, S{});
         else
             for (u32 share = 0; share < own.sharing(); ++share) sums.put_segment(i, share, S{});
     };

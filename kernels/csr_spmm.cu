@@ -9,8 +9,8 @@
 #include "common.cuh"
 #include "csr_chunks.cuh"
 
-// Maximum number of threads that share an entry. `SHARING` in src/formats/csr/cuda/spmm.rs.
-constexpr u32 SHARING = 4;
+// Maximum number of threads that share an entry. `SHARERS` in src/formats/csr/cuda/spmm.rs.
+constexpr u32 SHARERS = 4;
 
 // Sums of the units of a block, the first of which is number `first`.
 template <typename T, u32 N>
@@ -31,10 +31,10 @@ __device__ __forceinline__ void units_by_chunks(const O *row_ptr, const u32 *col
     u32 units = (sums.count + N - 1) / N, blocks = (units + (1u << shift) - 1) >> shift;
     u32 chunk = blockIdx.x / blocks, first = (blockIdx.x % blocks) << shift;
     // A thread without vectors of its own repeats those of the last unit.
-    x.x += min(first + ChunkThread<SHARING>{shift}.share(), units - 1);
+    x.x += min(first + ChunkThread<SHARERS>{shift}.share(), units - 1);
     // Other blocks read the entries, too, unless there is one.
     u32 l2_shares = blocks > 1 ? SHARES : 0;
-    rows_by_chunks<RUN, false, SHARING>(row_ptr, cols, values, chunks, chunk, nrows, nnz, x,
+    rows_by_chunks<RUN, false, SHARERS>(row_ptr, cols, values, chunks, chunk, nrows, nnz, x,
                                         UnitEpilogue<T, N>{sums, first}, parts + first * PART_WORDS<Unit<T, N>>,
                                         blocks << shift, shift, l2_shares);
 }

@@ -9,7 +9,7 @@ from sparseop._sparseop import embedded_kernels
 
 # Kernels of the plans that `auto` chooses, of their checks, and of solvers.
 COMMON = """
-    blocked coo csr dia ell hyb jds sell row_major tiles update vector scaled
+    blocked coo csr csr_spmm dia ell hyb jds sell row_major tiles update vector scaled
     psell_pack_rows psell_pack_slices psell_window
     psell_spmv_plain psell_spmv_same psell_spmv_coded
     psell_spmm_plain psell_spmm_same psell_spmm_coded

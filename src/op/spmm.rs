@@ -71,10 +71,10 @@ impl<T: Scalar> SparseOp<T> {
     /// one vector its bits are the same for every call with vectors of the same alignment, under
     /// every plan.
     ///
-    /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL. An operator with another plan
-    /// packs the matrix a second time at the first SpMM; [`explain`](Self::explain) reports it, and
-    /// [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
-    /// [`apply`](Self::apply).
+    /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL or `csr(balanced)`. An operator
+    /// with another plan packs the matrix a second time at the first SpMM;
+    /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
+    /// One vector is multiplied as by [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
     /// [`apply_multi_device`](Self::apply_multi_device). Products with the transposed matrix are
@@ -191,10 +191,10 @@ impl<T: Scalar> SparseOp<T> {
     /// [`apply_multi`](Self::apply_multi), and enqueued as by [`apply_device`](Self::apply_device).
     ///
     /// The first such product may pack the matrix a second time, and waits for that. Later ones
-    /// neither wait nor allocate, except for working memory at the first product on a stream: 64
-    /// bytes for every column where vectors have to be interleaved, which is in
-    /// [`Layout::ColumnMajor`] and where a row of the vectors is no multiple of 8 bytes in f32 and
-    /// of 16 in f64.
+    /// neither wait nor allocate, except for working memory at the first product on a stream: words
+    /// for rows that several blocks add up, and 64 bytes for every column where vectors have to be
+    /// interleaved, which is in [`Layout::ColumnMajor`] and where a row of the vectors is no
+    /// multiple of 8 bytes in f32 and of 16 in f64.
     ///
     /// # Errors
     ///

@@ -351,9 +351,8 @@ fn copies_of_the_matrix_do_not_outlive_its_values() {
     let a = scattered::<f64>(900, 700, |row| row % 23);
     for device in devices() {
         let stream = Stream::new(device).unwrap();
-        // A plan whose own arrays are used for SpMM on the CPU, one for which they are on a GPU,
-        // and one for which they are on neither.
-        for plan in ["csr", "psell(sigma:1)", "hyb(width:9)"] {
+        // Plans whose own arrays are used for SpMM on the CPU, on both, on a GPU, and on neither.
+        for plan in ["csr", "csr(balanced)", "psell(sigma:1)", "hyb(width:9)"] {
             let mut op = operator(device, plan, &a);
             check_copies(&op, &a);
             let b = renewed(&a, 2.0);

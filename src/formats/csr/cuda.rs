@@ -124,8 +124,9 @@ pub(super) struct DeviceCsr<T> {
 enum Assignment {
     /// Number of lanes per row.
     Lanes(u32),
-    /// One block per chunk.
-    Chunks(Chunks),
+    /// One block per chunk, with the words by which it passes on its sum of a row that continues in
+    /// the next chunk. None if no row is cut.
+    Chunks(Chunks, Option<Scratch<u64>>),
 }
 
 /// Chunks of a matrix.
@@ -133,18 +134,15 @@ enum Assignment {
 struct Chunks {
     count: u32,
     table: Buffer<Chunk>,
-    /// Words by which a chunk passes on its sums of a row that continues in the next chunk. None if
-    /// no row is cut.
-    parts: Option<Scratch<u64>>,
+    /// True if any row is cut.
+    any_cut: bool,
 }
 
 impl Chunks {
-    /// Cuts the matrix into chunks for products with at most `vectors` vectors.
     fn new<T: Scalar>(
         cutting: Cutting,
         matrix: &CsrBuffers<T>,
         module: Module,
-        vectors: usize,
     ) -> Result<Self, Error> {
         let (gpu, nrows, nnz) = (matrix.gpu, matrix.nrows as u64, matrix.values.len() as u64);
         // There are fewer than 2³² chunks of any matrix that fits a machine.
@@ -165,14 +163,18 @@ impl Chunks {
         // SAFETY: the kernel has a thread for every chunk, and reads offsets of this width; the
         // arrays outlive the wait for `any_cut`.
         unsafe { kernel.launch(gpu.queue(), launch)? };
-        let words = count as usize * vectors * size_of::<T>() / size_of::<u32>();
-        let parts = (any_cut.to_vec()? == [1]).then(|| Scratch::cleared(gpu, words));
-        Ok(Self { count, table, parts })
+        Ok(Self { count, table, any_cut: any_cut.to_vec()? == [1] })
     }
 
-    /// Address of the parts for products on a queue.
-    fn parts_on(&self, queue: &Queue) -> Result<Ptr<u64>, Error> {
-        self.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))
+    /// Words of the parts of cut rows for `vectors` vectors.
+    fn part_words<T>(&self, vectors: usize) -> usize {
+        let words = self.count as usize * vectors * size_of::<T>() / size_of::<u32>();
+        if self.any_cut { words } else { 0 }
+    }
+
+    /// Words for the parts of cut rows, zero between products. None if there are none.
+    fn parts(gpu: Gpu, words: usize) -> Option<Scratch<u64>> {
+        (words > 0).then(|| Scratch::cleared(gpu, words))
     }
 }
 
@@ -188,7 +190,11 @@ fn kernel_of<T: Scalar>(
     let assignment = match plan {
         CsrPlan::Scalar => Assignment::Lanes(1),
         CsrPlan::Vector(lanes) => Assignment::Lanes(lanes),
-        CsrPlan::Balanced => Assignment::Chunks(Chunks::new(chunking.cutting, matrix, module, 1)?),
+        CsrPlan::Balanced => {
+            let chunks = Chunks::new(chunking.cutting, matrix, module)?;
+            let parts = Chunks::parts(gpu, chunks.part_words::<T>(1));
+            Assignment::Chunks(chunks, parts)
+        }
     };
     let name = kernel_name(plan, T::KIND, matrix.row_ptr.name(), chunking);
     Ok((RowKernel::new(gpu, module, residency, name)?, assignment))
@@ -292,8 +298,8 @@ impl<T: Scalar> DeviceCsr<T> {
                 let (launch, nrows) = (Launch::over(nrows, *lanes), nrows as u32);
                 launch.with(kernels::csr::Rows { row_ptr, cols, values, nrows, x, out, l2_shares })
             }
-            Assignment::Chunks(chunks) => {
-                let parts = chunks.parts_on(queue)?;
+            Assignment::Chunks(chunks, parts) => {
+                let parts = parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?;
                 Launch::new(chunks.count, BLOCK).with(kernels::csr::Balanced {
                     row_ptr,
                     cols,
@@ -342,7 +348,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     fn device_bytes(&self) -> u64 {
         let chunks = match &self.assignment {
             Assignment::Lanes(_) => 0,
-            Assignment::Chunks(chunks) => chunks.table.bytes(),
+            Assignment::Chunks(chunks, _) => chunks.table.bytes(),
         };
         self.matrix.bytes() + chunks
     }
@@ -369,9 +375,9 @@ mod tests {
             let host = chunks(a.row_ptr(), Cutting::of_rows(a.row_ptr()));
             let source = CsrSource::upload(a.view(), *gpu).unwrap();
             let packed = DeviceCsr::from_device(CsrPlan::Balanced, &source).unwrap();
-            let Assignment::Chunks(made) = &packed.assignment else { panic!("{spec}") };
+            let Assignment::Chunks(made, parts) = &packed.assignment else { panic!("{spec}") };
             assert_eq!(made.table.to_vec().unwrap(), host, "{spec}");
-            assert_eq!(made.parts.is_some(), any_cut(&host), "{spec}");
+            assert_eq!(parts.is_some(), any_cut(&host), "{spec}");
             assert_eq!(packed.matrix.row_ptr.to_vec().unwrap(), a.row_ptr(), "{spec}");
         }
     }

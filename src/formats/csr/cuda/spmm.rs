@@ -2,7 +2,7 @@
 //! chunk, each with a unit of adjacent vectors.
 
 use super::{Assignment, Chunks, DeviceCsr, FILE as SPMV_FILE};
-use crate::device::{BLOCK, Gpu, Launch, Module, Queue, kernels};
+use crate::device::{BLOCK, Gpu, Launch, Module, Ptr, Queue, Scratch, kernels};
 use crate::formats::{DeviceSpmm, DeviceVectors, UnitKernels};
 use crate::{Error, Scalar};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ const FILE: &str = "csr_spmm";
 
 /// Maximum number of threads that share an entry: with units of 16 bytes they load two sectors of
 /// `x`.
-const SHARING: u64 = 4;
+const SHARERS: u64 = 4;
 
 /// SpMM with a CSR matrix in chunks on its GPU.
 #[derive(Debug)]
@@ -22,6 +22,9 @@ pub(super) struct ChunkSpmm<T> {
     /// Chunks for 1, 2, 4 threads that share an entry: as many entries for each thread, and as many
     /// threads.
     chunks: Arc<Vec<Chunks>>,
+    /// Words by which a chunk passes on its sums of a row that continues in the next chunk, for any
+    /// of the tables. None if no row is cut.
+    parts: Option<Scratch<u64>>,
 }
 
 impl<T: Scalar> ChunkSpmm<T> {
@@ -32,21 +35,24 @@ impl<T: Scalar> ChunkSpmm<T> {
     ///
     /// Errors of the GPU and of kernel compilation.
     pub(super) fn of(matrix: Arc<DeviceCsr<T>>, gpu: Gpu) -> Result<Option<Self>, Error> {
-        let Assignment::Chunks(_) = &matrix.assignment else { return Ok(None) };
+        let Assignment::Chunks(..) = &matrix.assignment else { return Ok(None) };
         let residency = matrix.kernel.residency();
         let (cutting, offset) = (matrix.chunking.cutting, matrix.matrix.row_ptr.name());
         let module = Module::of(FILE, residency.whole());
         let kernels = UnitKernels::load::<T>(gpu, module, |unit| {
             format!("{FILE}_chunks{}_{}x{unit}_{offset}", cutting.run(), T::KIND)
         })?;
-        let numbers = (0..=SHARING.ilog2()).map(|shift| 1 << shift);
-        let cut = |cutting| {
-            let module = Module::of(SPMV_FILE, residency);
-            Chunks::new(cutting, &matrix.matrix, module, DeviceVectors::<T>::MOST)
-        };
-        let chunks = numbers.map_while(|threads| cutting.shared_by(threads)).map(cut);
-        let chunks = Arc::new(chunks.collect::<Result<_, _>>()?);
-        Ok(Some(Self { kernels, chunks, matrix }))
+        let numbers = (0..=SHARERS.ilog2()).map(|shift| 1 << shift);
+        let module = Module::of(SPMV_FILE, residency);
+        let cuttings = numbers.map_while(|threads| cutting.shared_by(threads));
+        let chunks = cuttings.map(|cutting| Chunks::new(cutting, &matrix.matrix, module));
+        let chunks = chunks.collect::<Result<Vec<_>, _>>()?;
+        // Tables but the last are for as many units as threads share an entry.
+        let (last, widest) = (chunks.len() - 1, DeviceVectors::<T>::UNITS[0]);
+        let vectors = |at| if at == last { DeviceVectors::<T>::MOST } else { widest << at };
+        let words = chunks.iter().enumerate().map(|(at, own)| own.part_words::<T>(vectors(at)));
+        let parts = Chunks::parts(gpu, words.max().unwrap_or(0));
+        Ok(Some(Self { kernels, chunks: Arc::new(chunks), parts, matrix }))
     }
 }
 
@@ -76,7 +82,7 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
             y_vector: vectors.vector as u64,
             vectors: vectors.count as u32,
             whole: u32::from(vectors.is_whole(unit)),
-            parts: chunks.parts_on(queue)?,
+            parts: self.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?,
             shift: shift as u32,
         });
         // SAFETY: the kernel is `csr_spmm_chunks` for these offsets and the run of the table for
