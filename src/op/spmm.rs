@@ -71,8 +71,8 @@ impl<T: Scalar> SparseOp<T> {
     /// one vector its bits are the same for every call with vectors of the same alignment, under
     /// every plan.
     ///
-    /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL or `csr(balanced)`. An operator
-    /// with another plan packs the matrix a second time at the first SpMM;
+    /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL or `csr(balanced)`. With
+    /// another plan the matrix is packed a second time at the first SpMM;
     /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
     /// One vector is multiplied as by [`apply`](Self::apply).
     ///
