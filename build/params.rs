@@ -83,7 +83,9 @@ fn struct_of(signature: &Signature) -> Result<String, std::fmt::Error> {
         writeln!(fields, "    pub(crate) {name}: {kind},")?;
         match kind.as_str() {
             "T" => write!(body, ".arg(self.{name}.bits())")?,
-            kind if kind.starts_with("Out") => body = format!("self.{name}.to({body})"),
+            kind if kind.starts_with("Out") || kind.starts_with("VectorUnits") => {
+                body = format!("self.{name}.to({body})");
+            }
             _ => write!(body, ".arg(self.{name})")?,
         }
     }
@@ -114,7 +116,8 @@ fn signatures_of(file: &str, source: &str) -> Result<Vec<Signature>, String> {
             .filter(|word| !["", "NAME", "LANES", "SUFFIX", "f32", "f64"].contains(word))
             .collect();
         let words = if words.is_empty() { file.split('_').collect() } else { words };
-        let parameters = parameters.replace("Unit<T, N>", "T");
+        // The comma of the macro's arguments separates no parameters.
+        let parameters = parameters.replace("(T, N)", "");
         let parameters: Result<Vec<_>, _> = parameters.split(',').map(parameter).collect();
         found.push(Signature {
             name: words.into_iter().map(capitalised).collect(),
@@ -165,6 +168,10 @@ fn parameter(text: &str) -> Result<KernelParameter, String> {
             kind: "Out<'a, T>".to_owned(),
             variables,
         });
+    }
+    if text == "UNIT_PARAMETERS" {
+        let (name, kind) = ("vectors".to_owned(), "VectorUnits<T>".to_owned());
+        return Ok(KernelParameter { name, kind, variables: vec!["T".to_owned()] });
     }
     let (kind, name) = text.rsplit_once(' ').ok_or(format!("`{text}` has no name"))?;
     let kind = kind.trim_start_matches("const ").trim();

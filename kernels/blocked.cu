@@ -294,39 +294,39 @@ __device__ __forceinline__ void add_parts(const u32 *rows, const u32 *ptr, u32 c
     }
 }
 
-#define SUMS(NAME, PLAIN, SUFFIX, T)                                                                                      \
-    WINDOW_KERNEL(blocked_window##NAME##_##SUFFIX)(                                                                        \
-        const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                    \
-        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows,  \
-        u32 l2_shares) {                                                                                                   \
-        Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                 \
-        sum_windows<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, PartSums<T>{y, parts, nrows}, l2_shares);            \
-    }                                                                                                                     \
-    GATHER_KERNEL_##SUFFIX(blocked_near##NAME##_##SUFFIX)(                                                                 \
-        const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                    \
-        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows,  \
-        u32 l2_shares) {                                                                                                   \
-        Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                 \
-        sum_near<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, PartSums<T>{y, parts, nrows}, l2_shares);               \
-    }                                                                                                                     \
-    GATHER_KERNEL_##SUFFIX(blocked_far##NAME##_##SUFFIX)(                                                                  \
-        const u32 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                    \
-        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, u32 l2_shares) {                                        \
-        Pieces<T, u32> a{cols, values, value, flags, piece_ptr, targets};                                                 \
-        sum_far<PLAIN>(a, pieces, x, PartSums<T>{y, parts, nrows}, l2_shares);                                                 \
+#define SUMS(NAME, PLAIN, SUFFIX, T)                                                                                     \
+    WINDOW_KERNEL(blocked_window##NAME##_##SUFFIX)(                                                                      \
+        const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                   \
+        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows, \
+        u32 l2_shares) {                                                                                                 \
+        Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                \
+        sum_windows<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, PartSums<T>{y, parts, nrows}, l2_shares);      \
+    }                                                                                                                    \
+    GATHER_KERNEL_##SUFFIX(blocked_near##NAME##_##SUFFIX)(                                                               \
+        const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                   \
+        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows, \
+        u32 l2_shares) {                                                                                                 \
+        Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                \
+        sum_near<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, PartSums<T>{y, parts, nrows}, l2_shares);         \
+    }                                                                                                                    \
+    GATHER_KERNEL_##SUFFIX(blocked_far##NAME##_##SUFFIX)(                                                                \
+        const u32 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                   \
+        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, u32 l2_shares) {                                      \
+        Pieces<T, u32> a{cols, values, value, flags, piece_ptr, targets};                                                \
+        sum_far<PLAIN>(a, pieces, x, PartSums<T>{y, parts, nrows}, l2_shares);                                           \
     }
 
-#define ADD(LANES, SUFFIX, T)                                                                                                       \
-    KERNEL(blocked_add##LANES##_##SUFFIX)(const u32 *rows, const u32 *ptr, u32 count, const T *parts, T *y) {                        \
-        add_parts<LANES>(rows, ptr, count, parts, y);                                                                               \
+#define ADD(LANES, SUFFIX, T)                                                                                 \
+    KERNEL(blocked_add##LANES##_##SUFFIX)(const u32 *rows, const u32 *ptr, u32 count, const T *parts, T *y) { \
+        add_parts<LANES>(rows, ptr, count, parts, y);                                                         \
     }
 
-#define INSTANCES(SUFFIX, T)                                                                                                        \
-    SUMS(, true, SUFFIX, T)                                                                                                         \
-    SUMS(_equal, false, SUFFIX, T)                                                                                                  \
-    KERNEL(blocked_gather_##SUFFIX)(const u32 *cols, u32 count, const T *x, T *to) { gather(cols, count, x, to); }                   \
-    ADD(1, SUFFIX, T)                                                                                                               \
-    ADD(4, SUFFIX, T)                                                                                                               \
+#define INSTANCES(SUFFIX, T)                                                                                       \
+    SUMS(, true, SUFFIX, T)                                                                                        \
+    SUMS(_equal, false, SUFFIX, T)                                                                                 \
+    KERNEL(blocked_gather_##SUFFIX)(const u32 *cols, u32 count, const T *x, T *to) { gather(cols, count, x, to); } \
+    ADD(1, SUFFIX, T)                                                                                              \
+    ADD(4, SUFFIX, T)                                                                                              \
     ADD(32, SUFFIX, T)
 
 INSTANCES(f32, float)

@@ -106,23 +106,23 @@ __device__ __forceinline__ void entries_by_atomics(const u32 *__restrict__ rows,
     if (i < nnz) atomicAdd(y + fetch<IN_L2>(rows + i), fetch<IN_L2>(values + i) * __ldg(x + fetch<IN_L2>(cols + i)));
 }
 
-#define SEGMENTS(NAME, ADD, T)                                                                              \
-    KERNEL_WITH(NAME, SEGMENT_BLOCKS)(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y,       \
-                        u32 *carry_rows, T *carries, u32 *arrivals, u32 l2_shares) {                         \
-        segments<ADD>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals, l2_shares);              \
+#define SEGMENTS(NAME, ADD, T)                                                                                      \
+    KERNEL_WITH(NAME, SEGMENT_BLOCKS)(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, T *y, \
+                        u32 *carry_rows, T *carries, u32 *arrivals, u32 l2_shares) {                                \
+        segments<ADD>(rows, cols, values, nnz, x, y, carry_rows, carries, arrivals, l2_shares);                     \
     }
 
-#define INSTANCES(SUFFIX, T)                                                                                \
-    SEGMENTS(coo_##SUFFIX, false, T)                                                                        \
-    SEGMENTS(coo_add_##SUFFIX, true, T)                                                                     \
-    KERNEL(coo_carries_##SUFFIX)(const u32 *rows, const T *carries, u64 count, T *y) {                       \
-        add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                      \
-    }                                                                                                       \
-    KERNEL(coo_atomic_##SUFFIX)(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x,      \
-                               T *y, u32 l2_shares) {                                                        \
-        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                \
-            entries_by_atomics<in_l2.value>(rows, cols, values, nnz, x, y);                                 \
-        });                                                                                                 \
+#define INSTANCES(SUFFIX, T)                                                                            \
+    SEGMENTS(coo_##SUFFIX, false, T)                                                                    \
+    SEGMENTS(coo_add_##SUFFIX, true, T)                                                                 \
+    KERNEL(coo_carries_##SUFFIX)(const u32 *rows, const T *carries, u64 count, T *y) {                  \
+        add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                  \
+    }                                                                                                   \
+    KERNEL(coo_atomic_##SUFFIX)(const u32 *rows, const u32 *cols, const T *values, u64 nnz, const T *x, \
+                               T *y, u32 l2_shares) {                                                   \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                            \
+            entries_by_atomics<in_l2.value>(rows, cols, values, nnz, x, y);                             \
+        });                                                                                             \
     }
 
 INSTANCES(f32, float)

@@ -78,11 +78,11 @@ __device__ __forceinline__ void narrow(const O *__restrict__ offsets, u64 count,
     if (thread_id() < count) narrowed[thread_id()] = u32(offsets[thread_id()]);
 }
 
-#define OFFSETS(SUFFIX, O)                                                                                            \
-    KERNEL(csr_chunks_##SUFFIX)(const O *row_ptr, u32 nrows, u64 spacing, u64 reach, u32 count, Chunk *chunks,         \
-                               u32 *any_cut) {                                                                        \
-        make_chunk(row_ptr, nrows, spacing, reach, count, chunks, any_cut);                                           \
-    }                                                                                                                 \
+#define OFFSETS(SUFFIX, O)                                                                                     \
+    KERNEL(csr_chunks_##SUFFIX)(const O *row_ptr, u32 nrows, u64 spacing, u64 reach, u32 count, Chunk *chunks, \
+                               u32 *any_cut) {                                                                 \
+        make_chunk(row_ptr, nrows, spacing, reach, count, chunks, any_cut);                                    \
+    }                                                                                                          \
     KERNEL(csr_narrow_##SUFFIX)(const O *offsets, u64 count, u32 *narrowed) { narrow(offsets, count, narrowed); }
 
 OFFSETS(o32, u32)
@@ -94,21 +94,21 @@ OFFSETS(o64, u64)
         rows_by_lanes<W>(row_ptr, cols, values, nrows, x, EPILOGUE(T), l2_shares);                                  \
     }
 
-#define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                                         \
-    KERNEL_WITH(NAME, CHUNK_BLOCKS(T, O))(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x, \
-         EPILOGUE_PARAMETERS(T), u64 *parts, u32 l2_shares) {                                                                                      \
+#define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                                           \
+    KERNEL_WITH(NAME, CHUNK_BLOCKS(T, O))(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,   \
+         EPILOGUE_PARAMETERS(T), u64 *parts, u32 l2_shares) {                                                                                        \
         rows_by_chunks<RUN, STRIPED, 1>(row_ptr, cols, values, chunks, blockIdx.x, nrows, nnz, Elements<T>{x}, EPILOGUE(T), parts, 1, 0, l2_shares); \
     }
 
-#define INSTANCES(SUFFIX, T, O)                                                                                           \
-    ROWS(csr_scalar_##SUFFIX, 1, T, O)                                                                                    \
-    ROWS(csr_vector2_##SUFFIX, 2, T, O)                                                                                   \
-    ROWS(csr_vector4_##SUFFIX, 4, T, O)                                                                                   \
-    ROWS(csr_vector8_##SUFFIX, 8, T, O)                                                                                   \
-    ROWS(csr_vector16_##SUFFIX, 16, T, O)                                                                                 \
-    ROWS(csr_vector32_##SUFFIX, 32, T, O)                                                                                 \
-    BALANCED(csr_balanced2_##SUFFIX, 2, false, T, O)                                                                             \
-    BALANCED(csr_balanced4_##SUFFIX, 4, false, T, O)                                                                             \
+#define INSTANCES(SUFFIX, T, O)                      \
+    ROWS(csr_scalar_##SUFFIX, 1, T, O)               \
+    ROWS(csr_vector2_##SUFFIX, 2, T, O)              \
+    ROWS(csr_vector4_##SUFFIX, 4, T, O)              \
+    ROWS(csr_vector8_##SUFFIX, 8, T, O)              \
+    ROWS(csr_vector16_##SUFFIX, 16, T, O)            \
+    ROWS(csr_vector32_##SUFFIX, 32, T, O)            \
+    BALANCED(csr_balanced2_##SUFFIX, 2, false, T, O) \
+    BALANCED(csr_balanced4_##SUFFIX, 4, false, T, O) \
     BALANCED(csr_balanced8_##SUFFIX, 8, false, T, O) \
     BALANCED(csr_striped8_##SUFFIX, 8, true, T, O)
 

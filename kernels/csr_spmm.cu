@@ -39,13 +39,12 @@ __device__ __forceinline__ void units_by_chunks(const O *row_ptr, const u32 *col
                                         blocks << shift, shift, l2_shares);
 }
 
-#define SPMM(NAME, RUN, T, N, O)                                                                                        \
-    KERNEL_WITH(NAME, UNIT_BLOCKS)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows,  \
-                                  u64 nnz, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors, \
-                                  u32 whole, u64 *parts, u32 shift) {                                                   \
-        units_by_chunks<RUN>(row_ptr, cols, values, chunks, nrows, nnz,                                                 \
-                             UnitColumns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                              \
-                             UnitSums<T>{y, y_row, y_vector, vectors, whole != 0}, parts, shift);                       \
+#define SPMM(NAME, RUN, T, N, O)                                                                                       \
+    KERNEL_WITH(NAME, UNIT_BLOCKS)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, \
+                                  u64 nnz, UNIT_PARAMETERS(T, N), u64 *parts, u32 shift) {                             \
+        units_by_chunks<RUN>(row_ptr, cols, values, chunks, nrows, nnz,                                                \
+                             UNIT_COLUMNS(T, N),                                                                       \
+                             UNIT_SUMS(T), parts, shift);                                                              \
     }
 
 #define RUNS(SUFFIX, T, N, O)                       \

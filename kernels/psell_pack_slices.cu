@@ -247,20 +247,20 @@ __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u
     }
 }
 
-#define WRITE(NAME, B)                                                                                                                   \
-    KERNEL_WITH(NAME, COPY_BLOCKS)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,                  \
-                        const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found) {        \
-        if (!has_slice(nrows)) return;                                                                                                   \
-        write_slice<false, B>({row_ptr, perm, nrows, limit}, {own_slice(), 0}, col_idx, values, headers, group, index,                   \
-                              {stored, keys, codes}, found);                                                                             \
-    }                                                                                                                                    \
-    KERNEL_WITH(NAME##_wide, COPY_BLOCKS)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,           \
-                       const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found,           \
-                       const Part *parts, u32 count) {                                                                                   \
-        u64 i = thread_id() / WARP;                                                                                                      \
-        if (i >= count) return;                                                                                                          \
-        write_slice<true, B>({row_ptr, perm, nrows, limit}, parts[i], col_idx, values, headers, group, index, {stored, keys, codes},     \
-                             found);                                                                                                     \
+#define WRITE(NAME, B)                                                                                                                    \
+    KERNEL_WITH(NAME, COPY_BLOCKS)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,        \
+                        const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found) {         \
+        if (!has_slice(nrows)) return;                                                                                                    \
+        write_slice<false, B>({row_ptr, perm, nrows, limit}, {own_slice(), 0}, col_idx, values, headers, group, index,                    \
+                              {stored, keys, codes}, found);                                                                              \
+    }                                                                                                                                     \
+    KERNEL_WITH(NAME##_wide, COPY_BLOCKS)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit, \
+                       const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found,            \
+                       const Part *parts, u32 count) {                                                                                    \
+        u64 i = thread_id() / WARP;                                                                                                       \
+        if (i >= count) return;                                                                                                           \
+        write_slice<true, B>({row_ptr, perm, nrows, limit}, parts[i], col_idx, values, headers, group, index, {stored, keys, codes},      \
+                             found);                                                                                                      \
     }
 
 WRITE(pack_write_f32, u32)

@@ -276,15 +276,14 @@ template <typename U>
 constexpr bool STAY = true;
 #endif
 
-#define SPMM(NAME, PER_SM, V, VALUES, T, N)                                                                                             \
-    KERNEL_WITH(NAME, PER_SM)(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,                \
+#define SPMM(NAME, PER_SM, V, VALUES, T, N)                                                                                                \
+    KERNEL_WITH(NAME, PER_SM)(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,               \
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 long_count, \
-                             T *long_sums, u32 *done, const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors,         \
-                             u32 whole, u32 shift) {                                                                                       \
-        packed_units<V, VALUES<T, STAY<Unit<T, N>>>>(headers, values, index, dictionary, perm, skip, nrows,                            \
+                             T *long_sums, u32 *done, UNIT_PARAMETERS(T, N), u32 shift) {                                                  \
+        packed_units<V, VALUES<T, STAY<Unit<T, N>>>>(headers, values, index, dictionary, perm, skip, nrows,                                \
                                                          Long<T>{pieces, long_cols, long_values, long_count, long_sums, done},             \
-                                                         UnitColumns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))},                         \
-                                                         UnitSums<T>{y, y_row, y_vector, vectors, whole != 0}, shift);                         \
+                                                         UNIT_COLUMNS(T, N),                                                               \
+                                                         UNIT_SUMS(T), shift);                                                             \
     }
 
 #define SPMM_INSTANCES(NAME, PER_SM, V, VALUES)                  \

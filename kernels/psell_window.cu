@@ -295,11 +295,11 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
     }
 }
 
-#define WINDOW_BODY(V, T, N)                                                                                                              \
-    extern __shared__ float4 shared[];                                                                                                   \
-    Buffers<Unit<T, N>> buffers{reinterpret_cast<u8 *>(shared), starts, bands, half, ncols, (vectors + N - 1) / N,                       \
-                            UnitColumns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))}};                                                   \
-    multiply_window<V>(headers, values, index, nrows, buffers, most, UnitSums<T>{y, y_row, y_vector, vectors, whole != 0});
+#define WINDOW_BODY(V, T, N)                                                                                       \
+    extern __shared__ float4 shared[];                                                                             \
+    Buffers<Unit<T, N>> buffers{reinterpret_cast<u8 *>(shared), starts, bands, half, ncols, (vectors + N - 1) / N, \
+                            UNIT_COLUMNS(T, N)};                                                                   \
+    multiply_window<V>(headers, values, index, nrows, buffers, most, UNIT_SUMS(T));
 
 #else
 
@@ -309,11 +309,10 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
 
 #endif
 
-#define WINDOW(NAME, V, T, N)                                                                                                             \
-    KERNEL_OF(NAME, (CONSUMERS + PRODUCERS) * WARP, 1)(const uint4 *headers, const u8 *values, const u32 *index, const int *starts,         \
-                                                    u32 bands, u32 half, u32 most, u32 nrows, u32 ncols, const Unit<T, N> *x,        \
-                                                    u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors, u32 whole) {                 \
-        WINDOW_BODY(V, T, N)                                                                                                              \
+#define WINDOW(NAME, V, T, N)                                                                                                       \
+    KERNEL_OF(NAME, (CONSUMERS + PRODUCERS) * WARP, 1)(const uint4 *headers, const u8 *values, const u32 *index, const int *starts, \
+                                                    u32 bands, u32 half, u32 most, u32 nrows, u32 ncols, UNIT_PARAMETERS(T, N)) {   \
+        WINDOW_BODY(V, T, N)                                                                                                        \
     }
 
 WINDOW(psell_window_v1_f32, 1, float, 4)

@@ -63,12 +63,12 @@ SLICES(sell_f64, 0, double)
 SLICES(sell32_f32, 32, float)
 SLICES(sell32_f64, 32, double)
 
-#define DEEP_SLICES(NAME, T)                                                                                       \
+#define DEEP_SLICES(NAME, T)                                                                                                 \
     KERNEL_WITH(NAME, DEEP_BLOCKS)(const u64 *slice_ptr, const u32 *full, const u32 *cols, const T *values, const u32 *perm, \
-                        u32 c, u32 nrows, u32 ncols, const T *x, EPILOGUE_PARAMETERS(T), u32 l2_shares) {          \
-        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                       \
-            deep_slices<in_l2.value>(slice_ptr, full, cols, values, perm, nrows, ncols, x, EPILOGUE(T));           \
-        });                                                                                                        \
+                        u32 c, u32 nrows, u32 ncols, const T *x, EPILOGUE_PARAMETERS(T), u32 l2_shares) {                    \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                                 \
+            deep_slices<in_l2.value>(slice_ptr, full, cols, values, perm, nrows, ncols, x, EPILOGUE(T));                     \
+        });                                                                                                                  \
     }
 
 DEEP_SLICES(sell_deep_f32, float)

@@ -116,3 +116,10 @@ struct UnitSums {
         }
     }
 };
+
+// Parameters of the entry points of SpMM, those of `VectorUnits` in src/device/launch.rs, and the
+// vectors and the destination that they describe.
+#define UNIT_PARAMETERS(T, N) \
+    const Unit<T, N> *x, u32 stride, T *y, u64 y_row, u64 y_vector, u32 vectors, u32 whole
+#define UNIT_COLUMNS(T, N) UnitColumns<Unit<T, N>>{x, int(stride * sizeof(Unit<T, N>))}
+#define UNIT_SUMS(T) UnitSums<T>{y, y_row, y_vector, vectors, whole != 0}

@@ -5,7 +5,7 @@
 #![cfg_attr(not(feature = "cuda"), allow(dead_code))]
 
 use super::launch::Params;
-use super::{Launch, Out, Ptr};
+use super::{Launch, Out, Ptr, VectorUnits};
 use crate::Scalar;
 
 include!(concat!(env!("OUT_DIR"), "/params.rs"));

@@ -97,6 +97,30 @@ pub(crate) struct Launch {
     len: usize,
 }
 
+/// Multivectors of an SpMM as its kernels load and store them: adjacent vectors in units.
+pub(crate) struct VectorUnits<T> {
+    pub(crate) x: Ptr<T>,
+    /// Units from a column to the next one.
+    pub(crate) stride: u32,
+    pub(crate) y: Ptr<T>,
+    /// Elements of `y` from a row to the next one, and from a vector to the next one.
+    pub(crate) row: u64,
+    pub(crate) vector: u64,
+    /// Number of vectors.
+    pub(crate) count: u32,
+    /// True if every unit of `y` is stored at once.
+    pub(crate) whole: bool,
+}
+
+impl<T> VectorUnits<T> {
+    /// Adds the kernel parameters.
+    pub(super) fn to(self, launch: Launch) -> Launch {
+        let Self { x, stride, y, row, vector, count, whole } = self;
+        let launch = launch.arg(x).arg(stride).arg(y).arg(row).arg(vector);
+        launch.arg(count).arg(u32::from(whole))
+    }
+}
+
 impl Launch {
     /// A launch of `blocks` blocks of `threads` threads each.
     pub(crate) const fn new(blocks: u32, threads: u32) -> Self {

@@ -40,7 +40,7 @@ pub(crate) use cuda::{compiler, copied_bytes};
 pub use foreign::{DeviceView, ForeignCsr, Offsets};
 #[doc(hidden)]
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};
-pub(crate) use launch::{Launch, Numbers, Ptr};
+pub(crate) use launch::{Launch, Numbers, Ptr, VectorUnits};
 pub(crate) use module::Module;
 #[doc(hidden)]
 pub use residency::Residency;

@@ -1,6 +1,6 @@
 //! Multivectors of SpMM in GPU memory.
 
-use crate::device::{Gpu, Kernel, Module, Ptr};
+use crate::device::{Gpu, Kernel, Module, Ptr, VectorUnits};
 use crate::{Error, Scalar, ScalarKind};
 
 /// Largest number of bytes of `x` that the lanes of a row load together: a cache line.
@@ -38,8 +38,15 @@ impl<T: Scalar> DeviceVectors<T> {
         Self::UNITS.iter().find(fits).copied()
     }
 
+    /// The multivectors in units of `unit` vectors, as kernel parameters.
+    pub(crate) fn in_units(&self, unit: usize) -> VectorUnits<T> {
+        let Self { x, stride, y, row, vector, count } = *self;
+        let (stride, row, vector) = ((stride / unit) as u32, row as u64, vector as u64);
+        VectorUnits { x, stride, y, row, vector, count: count as u32, whole: self.is_whole(unit) }
+    }
+
     /// True if `y` can be stored in units of `unit` vectors.
-    pub(crate) fn is_whole(&self, unit: usize) -> bool {
+    fn is_whole(&self, unit: usize) -> bool {
         let whole = self.row.is_multiple_of(unit) && self.count.is_multiple_of(unit);
         whole && self.vector == 1 && is_aligned(self.y, unit)
     }

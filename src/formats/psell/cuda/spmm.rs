@@ -96,13 +96,7 @@ impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
             long_count: pieces as u32,
             long_sums: sums.on(queue)?,
             done: done.on(queue)?,
-            x: vectors.x,
-            stride: (vectors.stride / unit) as u32,
-            y: vectors.y,
-            y_row: vectors.row as u64,
-            y_vector: vectors.vector as u64,
-            vectors: vectors.count as u32,
-            whole: u32::from(vectors.is_whole(unit)),
+            vectors: vectors.in_units(unit),
             shift,
         });
         // SAFETY: the kernel is one of psell_spmm.cuh. Every row has one lane per unit, and every

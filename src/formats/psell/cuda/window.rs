@@ -317,13 +317,7 @@ impl SlidingWindow {
             most: self.most as u32,
             nrows: matrix.nrows as u32,
             ncols: matrix.ncols as u32,
-            x: vectors.x,
-            stride: (vectors.stride / unit) as u32,
-            y: vectors.y,
-            y_row: vectors.row as u64,
-            y_vector: vectors.vector as u64,
-            vectors: vectors.count as u32,
-            whole: u32::from(vectors.is_whole(unit)),
+            vectors: vectors.in_units(unit),
         });
         // SAFETY: the kernel is one of psell_window.cu, which reads no more of `x` than the units
         // of columns that exist. The vectors are the caller's promise.
