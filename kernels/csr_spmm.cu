@@ -10,7 +10,7 @@
 #include "csr_chunks.cuh"
 
 // Maximum number of threads that share an entry. `SHARERS` in src/formats/csr/cuda/spmm.rs.
-constexpr u32 SHARERS = 4;
+constexpr u32 SHARERS = 2;
 
 // Sums of the units of a block, the first of which is number `first`.
 template <typename T, u32 N>

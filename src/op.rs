@@ -23,7 +23,7 @@ use crate::tuning::explain::{Explanation, Preparation};
 use crate::tuning::lookup::ProfileSource;
 use crate::{Error, Precision, Scalar, memory};
 use once_cell::sync::OnceCell;
-use spmm::SpmmPacking;
+use spmm::SpmmPackings;
 use stage::StagingBuffers;
 use std::sync::Mutex;
 use transpose::Transposed;
@@ -68,7 +68,7 @@ pub struct SparseOp<T: Scalar> {
     /// Settings of the build, reused for everything that is built later.
     settings: SparseOpBuilder,
     transposed: OnceCell<Transposed<T>>,
-    spmm_packing: OnceCell<SpmmPacking<T>>,
+    spmm_packings: SpmmPackings<T>,
     lazy_packing: Mutex<()>,
 }
 
@@ -154,10 +154,7 @@ impl<T: Scalar> SparseOp<T> {
     pub fn memory_bytes(&self) -> u64 {
         let transposed = self.transposed.get().map_or(0, Transposed::bytes);
         let updates = self.updater.as_ref().map_or(0, Updater::bytes);
-        self.matrix.bytes()
-            + updates
-            + transposed
-            + self.spmm_packing.get().map_or(0, SpmmPacking::bytes)
+        self.matrix.bytes() + updates + transposed + self.spmm_packings.bytes()
     }
 
     /// Time of the preparation.

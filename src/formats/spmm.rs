@@ -1,5 +1,5 @@
-//! SpMM: on the CPU with the rows of CSR, on a GPU with packed SELL or the chunks of
-//! `csr(balanced)`. A matrix with another plan is packed a second time.
+//! SpMM: on the CPU with the rows of CSR, on a GPU with packed SELL, or for few vectors with the
+//! chunks of `csr(balanced)`. A matrix with another plan is packed a second time.
 //!
 //! Both read row-major multivectors: all elements at one column are neighbours, so that one gather
 //! loads several factors. Column-major multivectors, or those whose rows are not aligned to the
@@ -152,6 +152,11 @@ pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
     /// `self` live until the SpMM is done.
     unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error>;
 
+    /// Largest number of vectors for which a second packing is not faster.
+    fn most(&self) -> usize {
+        usize::MAX
+    }
+
     /// Bytes of the arrays made for SpMM.
     fn bytes(&self) -> u64;
 }
@@ -179,6 +184,14 @@ impl<T: Scalar> SpmmData<T> {
                 None => None,
             },
         })
+    }
+
+    /// Largest number of vectors for which a second packing is not faster.
+    pub(crate) fn most(&self) -> usize {
+        match self {
+            Self::Host(_) => usize::MAX,
+            Self::Gpu(on_gpu) => on_gpu.spmm.most(),
+        }
     }
 
     /// Bytes of data derived from the matrix, without vectors.

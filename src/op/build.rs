@@ -1,6 +1,7 @@
 //! Build of an operator: rounding, analysis, choice of the device, and what the operator owns.
 
 use super::prepare::Prepared;
+use super::spmm::SpmmPackings;
 use super::transpose::Transposition;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, SHARED};
@@ -248,7 +249,7 @@ impl SparseOpBuilder {
             preparation,
             settings: self.clone(),
             transposed: OnceCell::new(),
-            spmm_packing: OnceCell::new(),
+            spmm_packings: SpmmPackings::default(),
             lazy_packing: Mutex::default(),
         };
         if let Some(transposition) = transposition {

@@ -12,11 +12,21 @@ use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, ScalarKind};
+use once_cell::sync::OnceCell;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Packings for SpMMs, each created at the first use.
+#[derive(Debug, Default)]
+pub(super) struct SpmmPackings<T: Scalar> {
+    /// For as many vectors as [`formats::SpmmData::most`].
+    few: OnceCell<SpmmPacking<T>>,
+    /// For more vectors.
+    many: OnceCell<SpmmPacking<T>>,
+}
 
 /// Data of SpMMs.
 #[derive(Debug)]
-pub(super) struct SpmmPacking<T: Scalar> {
+struct SpmmPacking<T: Scalar> {
     /// Second packing of the matrix. None if SpMM can use the plan's own arrays.
     second: Option<SecondPacking<T>>,
     data: formats::SpmmData<T>,
@@ -35,25 +45,46 @@ struct SecondPacking<T: Scalar> {
     seconds: f64,
 }
 
-impl<T: Scalar> SpmmPacking<T> {
-    /// Bytes of the second packing and of other data derived from the matrix.
+impl<T: Scalar> SpmmPackings<T> {
+    /// Bytes of second packings and of other data derived from the matrix.
     pub(super) fn bytes(&self) -> u64 {
+        let packings = [&self.few, &self.many].into_iter().filter_map(OnceCell::get);
+        packings.map(SpmmPacking::bytes).sum()
+    }
+
+    /// Drops second packings.
+    pub(super) fn forget_copies(&mut self) {
+        for packing in [&mut self.few, &mut self.many] {
+            if packing.get().is_some_and(|packing| packing.second.is_some()) {
+                *packing = OnceCell::new();
+            }
+        }
+    }
+
+    /// Descriptions of the packings that exist, each with the largest number of vectors that it is
+    /// used for.
+    pub(super) fn explain(&self) -> [Option<(usize, AuxiliaryPacking<'_>)>; 2] {
+        [&self.few, &self.many].map(|packing| packing.get().map(SpmmPacking::explain))
+    }
+}
+
+impl<T: Scalar> SpmmPacking<T> {
+    fn new(second: Option<SecondPacking<T>>, data: formats::SpmmData<T>) -> Self {
+        Self { second, data, stages: Mutex::default(), scalers: Mutex::default() }
+    }
+
+    fn bytes(&self) -> u64 {
         self.data.bytes() + self.second.as_ref().map_or(0, |second| second.matrix.bytes())
     }
 
-    /// True if SpMM uses the operator's own arrays.
-    pub(super) fn is_shared(&self) -> bool {
-        self.second.is_none()
-    }
-
-    /// Description of the second packing.
-    pub(super) fn explain(&self) -> AuxiliaryPacking<'_> {
-        match &self.second {
+    fn explain(&self) -> (usize, AuxiliaryPacking<'_>) {
+        let packing = match &self.second {
             None => AuxiliaryPacking::Shared,
             Some(SecondPacking { plan, matrix, seconds }) => {
                 AuxiliaryPacking::Own { plan, bytes: matrix.bytes(), seconds: *seconds }
             }
-        }
+        };
+        (self.data.most(), packing)
     }
 
     /// The matrix that SpMM uses.
@@ -71,10 +102,11 @@ impl<T: Scalar> SparseOp<T> {
     /// one vector its bits are the same for every call with vectors of the same alignment, under
     /// every plan.
     ///
-    /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL or `csr(balanced)`. With
-    /// another plan the matrix is packed a second time at the first SpMM;
-    /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
-    /// One vector is multiplied as by [`apply`](Self::apply).
+    /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL, or `csr(balanced)` for at most
+    /// 8 vectors in f32 and 4 in f64. With another plan, or more vectors under `csr(balanced)`, the
+    /// matrix is packed a second time at the first such SpMM; [`explain`](Self::explain) reports
+    /// it, and [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
+    /// [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
     /// [`apply_multi_device`](Self::apply_multi_device). Products with the transposed matrix are
@@ -150,7 +182,7 @@ impl<T: Scalar> SparseOp<T> {
                 false => self.apply_with(alpha, x, beta, y),
             };
         }
-        let spmm_packing = self.spmm_packing()?;
+        let spmm_packing = self.spmm_packing(shape.count)?;
         let _span = self.product_span(shape.count);
         let matrix = spmm_packing.matrix(&self.matrix);
         let plain = (alpha, beta) == (T::ONE, T::ZERO);
@@ -250,7 +282,7 @@ impl<T: Scalar> SparseOp<T> {
                 false => self.apply_device_with(stream, alpha, x, beta, y),
             };
         }
-        let spmm_packing = self.spmm_packing()?;
+        let spmm_packing = self.spmm_packing(shape.count)?;
         let _span = self.product_span(shape.count);
         let plain = (alpha.known(), beta.known()) == (Some(T::ONE), Some(T::ZERO));
         let scaled = (!plain).then(|| (spmm_packing.scaler(y.len()), by));
@@ -286,30 +318,33 @@ impl<T: Scalar> SparseOp<T> {
         Ok(SpmmShape { count, nrows, ncols, layout })
     }
 
-    /// Data of SpMMs, created at the first use.
-    fn spmm_packing(&self) -> Result<&SpmmPacking<T>, Error> {
-        get_or_make(&self.spmm_packing, &self.lazy_packing, || {
-            let (stages, scalers) = (Mutex::default(), Mutex::default());
-            if let Some(data) = formats::SpmmData::of(&self.matrix, self.ncols)? {
-                return Ok(SpmmPacking { second: None, data, stages, scalers });
+    /// Data of SpMMs with `count` vectors, created at the first use.
+    fn spmm_packing(&self, count: usize) -> Result<&SpmmPacking<T>, Error> {
+        let SpmmPackings { few, many } = &self.spmm_packings;
+        let few = get_or_make(few, &self.lazy_packing, || {
+            match formats::SpmmData::of(&self.matrix, self.ncols)? {
+                Some(data) => Ok(SpmmPacking::new(None, data)),
+                None => self.second_packing(),
             }
-            self.check_copies("with several vectors")?;
-            let (second, seconds) = timed(|| self.second_packing());
-            let (plan, matrix) = second?;
-            let Some(data) = formats::SpmmData::of(&matrix, self.ncols)? else {
-                unreachable!("the plan is one that can multiply several vectors")
-            };
-            Ok(SpmmPacking {
-                second: Some(SecondPacking { plan, matrix, seconds }),
-                data,
-                stages,
-                scalers,
-            })
-        })
+        })?;
+        if count <= few.data.most() {
+            return Ok(few);
+        }
+        get_or_make(many, &self.lazy_packing, || self.second_packing())
     }
 
     /// Packs the matrix a second time, with the best plan for SpMM, on the operator's device.
-    fn second_packing(&self) -> Result<(Plan, ResidentMatrix<T>), Error> {
+    fn second_packing(&self) -> Result<SpmmPacking<T>, Error> {
+        self.check_copies("with several vectors")?;
+        let (second, seconds) = timed(|| self.packed_for_spmm());
+        let (plan, matrix) = second?;
+        let Some(data) = formats::SpmmData::of(&matrix, self.ncols)? else {
+            unreachable!("the plan is one that can multiply several vectors")
+        };
+        Ok(SpmmPacking::new(Some(SecondPacking { plan, matrix, seconds }), data))
+    }
+
+    fn packed_for_spmm(&self) -> Result<(Plan, ResidentMatrix<T>), Error> {
         let a = self.to_csr()?;
         Analysis::check_memory(a.view())?;
         let analysis = Analysis::of(a.view());

@@ -2,7 +2,6 @@
 //! requested, with the operator.
 
 use super::prepare::get_or_make;
-use super::spmm::SpmmPacking;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::matrix::{CsrMatrix, CsrView};
@@ -105,7 +104,7 @@ impl<T: Scalar> SparseOp<T> {
                 seconds: op.preparation.total(),
             },
         });
-        AuxiliaryPackings { transposed, spmm: self.spmm_packing.get().map(SpmmPacking::explain) }
+        AuxiliaryPackings { transposed, spmm: self.spmm_packings.explain() }
     }
 }
 

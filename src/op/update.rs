@@ -1,6 +1,5 @@
 //! New values on the same pattern.
 
-use super::spmm::SpmmPacking;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{ResidentMatrix, Updater};
@@ -154,9 +153,7 @@ impl<T: Scalar> SparseOp<T> {
     /// Drops packings made from the previous values; they are packed again when they are needed.
     pub(super) fn forget_copies(&mut self) {
         self.transposed = OnceCell::new();
-        if !self.spmm_packing.get().is_some_and(SpmmPacking::is_shared) {
-            self.spmm_packing = OnceCell::new();
-        }
+        self.spmm_packings.forget_copies();
     }
 
     /// Returns an error if copies of the matrix may be out of date.

@@ -391,6 +391,13 @@ fn a_second_packing_is_counted_explained_and_limited() {
             // Chunks have further tables on a GPU.
             let grown = op.memory_bytes() - before;
             assert!(grown * 50 <= before && text.contains("the same arrays"), "{grown} {text}");
+            // More vectors are faster with packed SELL.
+            let (x, mut y) = (case.x(8, Layout::RowMajor), nothing(8 * case.a.nrows()));
+            apply_multi(&op, 8, &x, &mut y, Layout::RowMajor).unwrap();
+            let text = op.explain().to_string();
+            let again = *device != Device::Cpu && shared == "csr(balanced)";
+            assert_eq!(text.contains("at most 4\nvectors  psell"), again, "{text}");
+            assert_eq!(op.memory_bytes() - before > grown * 2, again, "{text}");
         }
     }
 }

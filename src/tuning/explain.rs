@@ -70,8 +70,9 @@ pub struct Explanation<'a> {
 pub struct AuxiliaryPackings<'a> {
     /// Packing for products with the transposed matrix.
     pub transposed: Option<AuxiliaryPacking<'a>>,
-    /// Packing for products with a multivector (SpMM).
-    pub spmm: Option<AuxiliaryPacking<'a>>,
+    /// Packings for products with a multivector (SpMM), each with the largest number of vectors
+    /// that it is used for.
+    pub spmm: [Option<(usize, AuxiliaryPacking<'a>)>; 2],
 }
 
 /// An auxiliary packing.
@@ -272,22 +273,25 @@ impl Explanation<'_> {
 
 impl AuxiliaryPackings<'_> {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transposed = self.transposed.map(|packed| (usize::MAX, packed));
+        let [few, many] = self.spmm;
         let lines = [
-            ("transposed", self.transposed, "shared with the symmetric matrix itself"),
-            ("vectors", self.spmm, "SpMM with the same arrays"),
+            ("transposed", transposed, "shared with the symmetric matrix itself"),
+            ("vectors", few, "SpMM with the same arrays"),
+            ("vectors", many, "SpMM with the same arrays"),
         ];
         for (what, packed, shared) in lines {
+            let Some((most, packed)) = packed else { continue };
             match packed {
-                None => {}
-                Some(AuxiliaryPacking::Shared) => writeln!(f, "{what:<8} {shared}")?,
-                Some(AuxiliaryPacking::Own { plan, bytes, seconds: took }) => {
-                    writeln!(
-                        f,
-                        "{what:<8} {plan}, {}, {} to prepare",
-                        size(bytes),
-                        duration(took)
-                    )?;
+                AuxiliaryPacking::Shared => write!(f, "{what:<8} {shared}")?,
+                AuxiliaryPacking::Own { plan, bytes, seconds } => {
+                    let (bytes, seconds) = (size(bytes), duration(seconds));
+                    write!(f, "{what:<8} {plan}, {bytes}, {seconds} to prepare")?;
                 }
+            }
+            match most {
+                usize::MAX => writeln!(f)?,
+                most => writeln!(f, ", for at most {most}")?,
             }
         }
         Ok(())

@@ -208,8 +208,9 @@ fn work<T: Scalar>(
     vectors_shape: MultivectorShape,
 ) -> (Option<Work>, Option<String>) {
     let auxiliary = op.explain().auxiliary;
-    let (matrix_bytes, plan) = match auxiliary.spmm {
-        Some(AuxiliaryPacking::Own { plan, bytes, .. }) => (bytes, Some(plan.to_string())),
+    // The packing for this number of vectors was made last.
+    let (matrix_bytes, plan) = match auxiliary.spmm.into_iter().flatten().last() {
+        Some((_, AuxiliaryPacking::Own { plan, bytes, .. })) => (bytes, Some(plan.to_string())),
         _ => (op.memory_bytes(), None),
     };
     let of_spmm = |estimated: Work| Work {

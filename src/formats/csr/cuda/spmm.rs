@@ -10,17 +10,16 @@ use std::sync::Arc;
 /// Name of the kernel file.
 const FILE: &str = "csr_spmm";
 
-/// Maximum number of threads that share an entry: with units of 16 bytes they load two sectors of
-/// `x`.
-const SHARERS: u64 = 4;
+/// Maximum number of threads that share an entry: with units of 16 bytes they load a sector of `x`.
+const SHARERS: u64 = 2;
 
 /// SpMM with a CSR matrix in chunks on its GPU.
 #[derive(Debug)]
 pub(super) struct ChunkSpmm<T> {
     matrix: Arc<DeviceCsr<T>>,
     kernels: UnitKernels,
-    /// Chunks for 1, 2, 4 threads that share an entry: as many entries for each thread, and as many
-    /// threads.
+    /// Chunks for one thread and for two that share an entry: as many entries for each thread, and
+    /// as many threads.
     chunks: Arc<Vec<Chunks>>,
     /// Words by which a chunk passes on its sums of a row that continues in the next chunk, for any
     /// of the tables. None if no row is cut.
@@ -28,6 +27,10 @@ pub(super) struct ChunkSpmm<T> {
 }
 
 impl<T: Scalar> ChunkSpmm<T> {
+    /// Largest number of vectors for which packed SELL, whose lanes add the entries of a row
+    /// without exchanging sums, is not faster.
+    const MOST: usize = SHARERS as usize * DeviceVectors::<T>::UNITS[0];
+
     /// Cuts the matrix for every number of threads, and loads the kernels on its GPU. None if the
     /// matrix is not in chunks.
     ///
@@ -49,7 +52,7 @@ impl<T: Scalar> ChunkSpmm<T> {
         let chunks = chunks.collect::<Result<Vec<_>, _>>()?;
         // Tables but the last are for as many units as threads share an entry.
         let (last, widest) = (chunks.len() - 1, DeviceVectors::<T>::UNITS[0]);
-        let vectors = |at| if at == last { DeviceVectors::<T>::MOST } else { widest << at };
+        let vectors = |at| if at == last { Self::MOST } else { widest << at };
         let words = chunks.iter().enumerate().map(|(at, own)| own.part_words::<T>(vectors(at)));
         let parts = Chunks::parts(gpu, words.max().unwrap_or(0));
         Ok(Some(Self { kernels, chunks: Arc::new(chunks), parts, matrix }))
@@ -84,6 +87,10 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
         // every chunk and vector, zero before and after the launch. The vectors are the caller's
         // promise.
         unsafe { kernel.launch(queue, launch) }
+    }
+
+    fn most(&self) -> usize {
+        Self::MOST
     }
 
     fn bytes(&self) -> u64 {
