@@ -128,7 +128,10 @@ fn columns_and_values_of_a_gpu_stay_there() {
             let op = arrays.build(&builder, &stream, &a, false);
             let copied = copied_bytes() - before;
             eprintln!("{spec}, {tuning:?}, {}: {} kB come back", op.plan(), copied / 1000);
-            if op.plan().properties().packs_on_device {
+            // Where products are slow, a check may have packed other plans on the host.
+            let run = op.decision().timing_run().into_iter();
+            let timed = run.flat_map(|run| &run.timed_plans).map(|timed| &timed.plan);
+            if timed.chain([op.plan()]).all(|plan| plan.properties().packs_on_device) {
                 let columns = size_of_val(a.col_idx()) as u64;
                 assert!(copied < columns / 3, "{spec}, {tuning:?}: {copied} of {columns} bytes");
             }

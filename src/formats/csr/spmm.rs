@@ -115,7 +115,7 @@ impl<T: Scalar> SpmmKernel<'_, T> {
                 self.vectors::<V, 1, 4>(entries.clone(), first, to);
                 first += V::LANES;
             }
-            // The remainder is less than a vector: its binary digits.
+            // The remainder is less than a vector: its binary digits, with 3 for 2 and 1.
             if const { V::LANES > 8 && !V::COMPACT } && (count - first) & 8 != 0 {
                 self.array::<8>(entries.clone(), first, to);
                 first += 8;
@@ -124,12 +124,11 @@ impl<T: Scalar> SpmmKernel<'_, T> {
                 self.array::<4>(entries.clone(), first, to);
                 first += 4;
             }
-            if (count - first) & 2 != 0 {
-                self.array::<2>(entries.clone(), first, to);
-                first += 2;
-            }
-            if (count - first) & 1 != 0 {
-                self.array::<1>(entries, first, to);
+            match count - first {
+                3 => self.array::<3>(entries, first, to),
+                2 => self.array::<2>(entries, first, to),
+                1 => self.array::<1>(entries, first, to),
+                _ => {}
             }
         }
     }
@@ -220,18 +219,22 @@ impl<T: Scalar> SpmmKernel<'_, T> {
                 }
                 k += U;
             }
-            for (u, k) in (whole..entries.end).enumerate() {
+            let [mut total, others @ ..] = sums;
+            for k in whole..entries.end {
                 let (value, x) = self.entry(k, first);
                 let x: [T; K] = read(x);
                 for v in 0..K {
-                    sums[u][v] += value * x[v];
+                    total[v] += value * x[v];
                 }
             }
-            let (total, others) = sums.split_at_mut(1);
-            for other in others.iter() {
-                total[0].iter_mut().zip(other).for_each(|(total, &other)| *total += other);
+            // Without iterator adapters, which are calls from these instructions to those of any
+            // CPU where code is not inlined across units of compilation.
+            for other in &others {
+                for v in 0..K {
+                    total[v] += other[v];
+                }
             }
-            write(element_at(to, first).cast_mut(), total[0]);
+            write(element_at(to, first).cast_mut(), total);
         }
     }
 }
