@@ -8,9 +8,9 @@
 using namespace csr;
 
 // Equal work for every block (Merrill & Garland's merge path): the sequence of entries and row ends
-// is cut into chunks of equal length. A cut that has only a few entries of its row before it moves
-// back to the beginning of the row, so that only rows of more than `reach` entries are cut. `Chunk`
-// in src/formats/csr/chunks.rs.
+// is cut into chunks of equal length. If only a few entries of a row precede a cut, the cut moves to
+// the beginning of the row, so that only rows of more than `reach` entries are cut. `Chunk` in
+// src/formats/csr/chunks.rs.
 struct alignas(16) Chunk {
     // Number of rows that end before the chunk, which is also the row with which it begins.
     u32 row;
@@ -74,8 +74,9 @@ struct ChunkThread {
     // Number of threads that share an entry, and which of them this is.
     __device__ __forceinline__ u32 sharing() const { return SHARERS == 1 ? 1 : 1u << shift; }
     __device__ __forceinline__ u32 share() const { return SHARERS == 1 ? 0 : threadIdx.x & (sharing() - 1); }
-    // Number of the run of entries, and of runs in `threads`.
+    // Number of the thread's run of entries.
     __device__ __forceinline__ u32 run() const { return runs(threadIdx.x); }
+    // Number of runs of the first `threads` threads.
     __device__ __forceinline__ u32 runs(u32 threads) const { return SHARERS == 1 ? threads : threads >> shift; }
 };
 
@@ -305,7 +306,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     // src/formats/csr/chunks.rs.
     constexpr u32 CAPACITY = RUN * BLOCK;
     ChunkThread<SHARERS> own = {shift};
-    u32 capacity = own.runs(CAPACITY), spacing = capacity - capacity / 16;
+    u32 capacity = own.runs(CAPACITY), spacing = capacity - capacity / RESERVE;
     alignas(16) __shared__ u16 end_marks[CAPACITY];
     alignas(16) __shared__ S products[STRIPED ? padded_index<S>(CAPACITY) : 1];
     __shared__ u32 few_ends[FEW_ENDS];

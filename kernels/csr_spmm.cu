@@ -9,9 +9,6 @@
 #include "common.cuh"
 #include "csr_chunks.cuh"
 
-// Maximum number of threads that share an entry. `SHARERS` in src/formats/csr/cuda/spmm.rs.
-constexpr u32 SHARERS = 2;
-
 // Sums of the units of a block, the first of which is number `first`.
 template <typename T, u32 N>
 struct UnitEpilogue {

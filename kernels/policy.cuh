@@ -88,8 +88,8 @@
 #endif
 
 // Fused passes whose sums several GPUs share; no block waits for another of its launch. With three,
-// those for sm_120 spill up to 60 bytes.
-#if HAS_SM_120
+// those for Ampere and Blackwell spill 8 to 72 bytes.
+#if HAS_BLACKWELL || (HAS_AMPERE && !HAS_HOPPER)
 #define PEER_BLOCKS 2
 #else
 #define PEER_BLOCKS fused::COMBINE_BLOCKS

@@ -27,8 +27,8 @@ __device__ __forceinline__ void store(double *to, const double (&from)[2]) {
     *reinterpret_cast<double2 *>(to) = make_double2(from[0], from[1]);
 }
 
-// True if the arrays stay in the L2. Either all of them stay or none, since blocks share the
-// stripes evenly.
+// True if the arrays stay in the L2. Blocks share the stripes evenly, so that all arrays stay or
+// none.
 #ifdef STREAMED
 constexpr bool IN_L2 = false;
 #else

@@ -1,5 +1,6 @@
 //! Equal chunks of work for the blocks of a GPU.
 
+use super::constants::RESERVE;
 use crate::analysis::{Analysis, GpuColumns, RowStats, Sampler};
 use crate::device::{BLOCK, CsrSource};
 use crate::{Error, Scalar, ScalarKind, parallel};
@@ -144,7 +145,8 @@ impl Cutting {
     /// up to three early.
     const fn with_run(run: u64) -> Self {
         let capacity = run * BLOCK as u64;
-        Self { run, spacing: capacity - capacity / 16, reach: capacity / 16 - 4 }
+        let reserve = capacity / RESERVE as u64;
+        Self { run, spacing: capacity - reserve, reach: reserve - 4 }
     }
 
     /// The cutting for blocks in which `threads` threads share an entry, if a run has as many.
@@ -271,7 +273,7 @@ mod tests {
     #[test]
     fn the_kernel_cuts_alike() {
         let chunks = include_str!("../../../kernels/csr_chunks.cuh");
-        assert!(chunks.contains("spacing = capacity - capacity / 16;"));
+        assert!(chunks.contains("spacing = capacity - capacity / RESERVE;"));
         let (spmv, spmm) =
             (include_str!("../../../kernels/csr.cu"), include_str!("../../../kernels/csr_spmm.cu"));
         for (run, least) in RUNS {

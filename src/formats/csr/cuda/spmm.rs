@@ -1,6 +1,7 @@
 //! SpMM with the chunks of `csr(balanced)` on a GPU: neighbouring threads share the entries of a
 //! chunk, each with a unit of adjacent vectors.
 
+use super::super::constants::SHARERS;
 use super::{Assignment, Chunks, DeviceCsr, FILE as SPMV_FILE};
 use crate::device::{BLOCK, Gpu, Launch, Module, Ptr, Queue, Scratch, kernels};
 use crate::formats::{DeviceSpmm, DeviceVectors, UnitKernels};
@@ -9,9 +10,6 @@ use std::sync::Arc;
 
 /// Name of the kernel file.
 const FILE: &str = "csr_spmm";
-
-/// Maximum number of threads that share an entry: with units of 16 bytes they load a sector of `x`.
-const SHARERS: u64 = 2;
 
 /// SpMM with a CSR matrix in chunks on its GPU.
 #[derive(Debug)]
