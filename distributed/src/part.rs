@@ -432,6 +432,11 @@ fn check_ranks<T: Scalar>(
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         })
     };
+    // Sums of rows on the CPU follow the width of its vectors.
+    let instructions = match settings.same_bits && settings.group.is_none() {
+        true => hash(Device::Cpu.spec().instructions.as_bytes()),
+        false => 0,
+    };
     let compared = [
         ("versions of sparseop", hash(env!("CARGO_PKG_VERSION").as_bytes())),
         ("bytes of a number", size_of::<T>() as u64),
@@ -441,6 +446,7 @@ fn check_ranks<T: Scalar>(
         ("partitions of the rows", hash(bytemuck::cast_slice(rows))),
         ("partitions of the columns", hash(bytemuck::cast_slice(columns))),
         ("settings of the same bits", u64::from(settings.same_bits)),
+        ("vector instructions of the CPU (SPARSEOP_SIMD=avx2 limits them)", instructions),
     ];
     let all = gather_words(comm, &compared.map(|(_, word)| word))?;
     for (at, (what, _)) in compared.iter().enumerate() {

@@ -89,7 +89,7 @@ pub(crate) trait Format: 'static {
     /// The packed matrix in host memory.
     type Host<T: Scalar>: HostMatrix<T>;
 
-    /// One spelling of every kind of plan, for help and for the conformance tests.
+    /// An example of each kind of plan, for help and for the conformance tests.
     const EXAMPLES: &'static [&'static str];
 
     /// Kernels, by file and name, that only [`Format::probe`] uses.
@@ -133,14 +133,6 @@ pub(crate) trait Format: 'static {
     /// Fallback kernels of a kernel of the format that was not measured, the nearest first.
     fn fallback_kernels(_kernel: &str) -> Vec<String> {
         Vec::new()
-    }
-
-    /// Kernel whose preparation time stands in for that of a plan whose own kernel was not
-    /// measured. `measured` is the kernel that predicts its products, if there is one; otherwise
-    /// the [share of the bandwidth](PlanProperties::bandwidth_share) does. None: that of
-    /// `measured`.
-    fn prepared_like(_: &Self::Plan, _: Target, _measured: Option<&str>) -> Option<&'static str> {
-        None
     }
 
     /// Properties of a plan that its parameters decide.

@@ -22,7 +22,7 @@ macro_rules! registry {
                 match self { $(Self::$Format => stringify!($module)),+ }
             }
 
-            /// One spelling of every kind of plan of the format.
+            /// An example of each kind of plan of the format.
             #[doc(hidden)]
             pub const fn examples(self) -> &'static [&'static str] {
                 match self { $(Self::$Format => $module::$Format::EXAMPLES),+ }
@@ -136,18 +136,6 @@ macro_rules! registry {
                     all.extend(plans.into_iter().map(Self::$Format));
                 )+
                 all
-            }
-
-            /// Kernel whose preparation time stands in for that of the plan, if that is not the
-            /// kernel `measured`, which predicts its products.
-            pub(crate) fn prepared_like(
-                &self,
-                on: Target,
-                measured: Option<&str>,
-            ) -> Option<&'static str> {
-                match self {
-                    $(Self::$Format(plan) => $module::$Format::prepared_like(plan, on, measured)),+
-                }
             }
 
             /// Packs a matrix.

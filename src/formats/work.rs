@@ -25,7 +25,7 @@ pub struct Work {
     /// Of `slots`, the masked ones: they may be padding, which the kernel tests before it
     /// multiplies.
     pub masked_slots: u64,
-    /// Of `slots`, those in column-major arrays beyond the columns that the prefetchers follow.
+    /// Of `slots`, those in column-major arrays, past the columns that hardware prefetchers follow.
     pub strided_slots: u64,
     /// Number of entries in the COO part.
     pub tail: u64,

@@ -19,6 +19,15 @@ fn vectors_of_wrong_length_are_refused_and_y_is_untouched() {
 }
 
 #[test]
+fn handles_are_send_and_sync() {
+    fn require<T: Send + Sync>() {}
+    require::<SparseOp<f64>>();
+    require::<crate::DeviceVec<f32>>();
+    require::<crate::Stream>();
+    require::<crate::Graph>();
+}
+
+#[test]
 fn one_operator_serves_many_threads() {
     fn shared<O: Send + Sync>(_: &O) {}
     let (text, rounds) = match cfg!(miri) {

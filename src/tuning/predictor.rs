@@ -46,8 +46,10 @@ impl<'a> Predictor<'a> {
         let default = || Some((None, profile.default_coefficients(scalar, plan, work)?));
         let known = profile.of_kernel(scalar, kernel).map(|(kernel, &c)| (Some(kernel), c));
         let prediction = known.or_else(default).map(|(kernel, c)| {
-            let packed =
-                plan.prepared_like(on, kernel).and_then(|like| profile.coefficients(scalar, like));
+            let is_measured = kernel == Some(plan.kernel(on));
+            let like = plan.properties().packing_like;
+            let like = like.filter(|_| !is_measured && (on == Target::Gpu || kernel.is_none()));
+            let packed = like.and_then(|like| profile.coefficients(scalar, like));
             let c = Coefficients::new(c.terms(), packed.unwrap_or(&c).packing());
             let prediction = Prediction::new(&scale.coefficients(&c), work, &work_terms, device);
             let Some(learned) = &profile.correction else { return prediction };

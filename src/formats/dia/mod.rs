@@ -118,10 +118,6 @@ impl Format for Dia {
         "dia"
     }
 
-    fn prepared_like(_: &DiaPlan, _: Target, measured: Option<&str>) -> Option<&'static str> {
-        measured.is_none().then_some("ell")
-    }
-
     fn estimate_bounds(_: &DiaPlan, analysis: &Analysis) -> Result<RangeInclusive<f64>, String> {
         if DiagonalCount::of(analysis).is_refused() {
             return Err(too_many(analysis.rows.nrows, analysis.rows.nnz as usize));
@@ -130,7 +126,11 @@ impl Format for Dia {
     }
 
     fn properties(_: &DiaPlan) -> PlanProperties {
-        PlanProperties { bandwidth_share: Some(BANDWIDTH_SHARE), ..PlanProperties::default() }
+        PlanProperties {
+            bandwidth_share: Some(BANDWIDTH_SHARE),
+            packing_like: Some("ell"),
+            ..PlanProperties::default()
+        }
     }
 
     fn estimate_us(_: &DiaPlan, _: &Analysis, work: &Work) -> f64 {

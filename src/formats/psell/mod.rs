@@ -201,10 +201,6 @@ impl Format for Psell {
         plan::fallback_kernels(kernel)
     }
 
-    fn prepared_like(plan: &PsellPlan, on: Target, measured: Option<&str>) -> Option<&'static str> {
-        plan.prepared_like(on, measured)
-    }
-
     fn spmm_plan(analysis: &Analysis, on: Target) -> Option<PsellPlan> {
         (on == Target::Gpu).then(|| PsellPlan::for_spmm(analysis))
     }
@@ -235,6 +231,7 @@ impl Format for Psell {
         PlanProperties {
             packs_on_device: pack::supports(plan.packing()),
             values: plan.values(),
+            packing_like: plan.packing_like(),
             ..PlanProperties::default()
         }
     }

@@ -202,14 +202,11 @@ impl PsellPlan {
         names[sorted][usize::from(group != 1)][usize::from(split < Packing::MAX_SPLIT)]
     }
 
-    /// Kernel whose preparation time stands in for that of the plan, if products are predicted by
-    /// the kernel `measured` for values of another size: values of fewer bytes are packed by the
-    /// host, also for a GPU, and uploaded like those of plain SELL.
-    pub(super) fn prepared_like(&self, on: Target, measured: Option<&str>) -> Option<&'static str> {
-        let ValueEncoding::Narrow(precision) = self.packing.values else { return None };
-        let differs =
-            on == Target::Gpu && !measured.is_some_and(|kernel| kernel.contains(precision.name()));
-        differs.then_some(if self.order() == Order::Natural { "sell" } else { "sell.sorted" })
+    /// Kernel that is packed like the plan on a GPU: values of fewer bytes are packed by the host
+    /// and uploaded like those of plain SELL.
+    pub(super) fn packing_like(&self) -> Option<&'static str> {
+        let is_narrow = matches!(self.packing.values, ValueEncoding::Narrow(_));
+        is_narrow.then_some(if self.order() == Order::Natural { "sell" } else { "sell.sorted" })
     }
 }
 
