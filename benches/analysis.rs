@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Least number of entries of a compared file: the minimum for a matrix that profiles are judged
 /// by.
-const LEAST_ENTRIES: u64 = 100_000;
+const MIN_ENTRIES: u64 = 100_000;
 
 /// Approximate number of entries to which the matrices of the suite are scaled.
 const ENTRIES: usize = 10_000_000;
@@ -90,7 +90,7 @@ fn files(folder: &Path) {
     for path in paths {
         let name = path.file_name().unwrap_or(OsStr::new("")).to_string_lossy();
         match market::read::<f64>(&path) {
-            Ok(a) if (a.nnz() as u64) < LEAST_ENTRIES => {}
+            Ok(a) if (a.nnz() as u64) < MIN_ENTRIES => {}
             Ok(a) => {
                 costs.push(compare(&format!("{name}, {} entries", a.nnz()), &a, &plain_csr(&a)))
             }

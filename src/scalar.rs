@@ -77,10 +77,10 @@ pub trait Scalar:
     const EPSILON: f64;
     /// Smallest positive number, as `f64`.
     #[doc(hidden)]
-    const SMALLEST: f64;
+    const MIN: f64;
     /// Largest finite number, as `f64`.
     #[doc(hidden)]
-    const LARGEST: f64;
+    const MAX: f64;
     /// The type as data.
     #[doc(hidden)]
     const KIND: ScalarKind;
@@ -105,8 +105,8 @@ macro_rules! scalar {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const EPSILON: f64 = $type::EPSILON as f64;
-            const SMALLEST: f64 = $type::from_bits(1) as f64;
-            const LARGEST: f64 = $type::MAX as f64;
+            const MIN: f64 = $type::from_bits(1) as f64;
+            const MAX: f64 = $type::MAX as f64;
             const KIND: ScalarKind = ScalarKind::$kind;
             #[inline(always)]
             fn from_f64(value: f64) -> Self {

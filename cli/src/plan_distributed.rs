@@ -9,7 +9,7 @@ use sparseop::{Scalar, ScalarKind};
 use sparseop_distributed::{Link, ScalingStep, simulate};
 
 /// Largest number of ranks.
-const MOST: usize = 1 << 20;
+const MAX: usize = 1 << 20;
 
 /// Efficiency, speed-up over the ratio of the ranks, below which more ranks do not pay.
 const EFFICIENT: f64 = 0.5;
@@ -127,8 +127,8 @@ fn parse_positive(text: &str) -> Result<f64, String> {
 fn parse_ranks(text: &str) -> Result<RankCounts, String> {
     let number = |text: &str| {
         let number = text.trim().parse::<usize>().ok();
-        number.filter(|number| (1..=MOST).contains(number)).ok_or_else(|| {
-            format!("write numbers from 1 to {MOST}, such as 1..64 or 1,4,12, not `{text}`")
+        number.filter(|number| (1..=MAX).contains(number)).ok_or_else(|| {
+            format!("write numbers from 1 to {MAX}, such as 1..64 or 1,4,12, not `{text}`")
         })
     };
     let mut ranks = match text.split_once("..") {

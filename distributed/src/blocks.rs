@@ -5,7 +5,7 @@ const MAX_BLOCKS: usize = 1 << 14;
 const MAX_GPU_BLOCKS: usize = 1 << 12;
 
 /// Minimum number of blocks of a matrix with that many rows or more.
-const LEAST_BLOCKS: usize = 1 << 6;
+const MIN_BLOCKS: usize = 1 << 6;
 
 /// Number of rows beyond which larger blocks do not make sums faster, on the CPU and on GPUs, where
 /// a warp sums a block.
@@ -31,7 +31,7 @@ pub(crate) fn gpu_part_rows(nrows: usize) -> usize {
 }
 
 fn rows(nrows: usize, most: usize, fast: usize) -> usize {
-    let few = 1 << (nrows / LEAST_BLOCKS).clamp(1, fast).ilog2();
+    let few = 1 << (nrows / MIN_BLOCKS).clamp(1, fast).ilog2();
     nrows.div_ceil(most).next_power_of_two().max(few)
 }
 

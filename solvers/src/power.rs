@@ -17,13 +17,13 @@ const LAMBDA: u16 = OWN;
 const QQ: u16 = OWN + 1;
 const INVERSE: u16 = OWN + 2;
 const NORM: u16 = OWN + 3;
-/// [`LEAST`], and its product with q·q.
+/// [`MIN`], and its product with q·q.
 const FLOOR: u16 = OWN + 4;
 const SHARE: u16 = OWN + 5;
 
 /// Lower bound of λ² in units of ‖A v‖²: an estimate of 0, far from any eigenvalue, must not
 /// count as exact.
-const LEAST: f64 = 1e-30;
+const MIN: f64 = 1e-30;
 
 /// Eigenvalue of largest magnitude and its eigenvector, with the history of their computation.
 #[derive(Debug, Clone, PartialEq)]
@@ -129,7 +129,7 @@ pub fn power<'a, T: Scalar>(
     op.device().synchronize()?;
     let mut p = DeviceVec::from_slice(op.device(), &unit)?;
     let (mut q, mut difference) = (workspace.zeros()?, workspace.zeros()?);
-    let values = [(TARGET, settings.tolerance.powi(2)), (FLOOR, LEAST)];
+    let values = [(TARGET, settings.tolerance.powi(2)), (FLOOR, MIN)];
     let ended = workspace.run(&settings, observer, &values, f64::sqrt, |passes| {
         op.apply_device(passes.stream(), &p, &mut q)?;
         let (with, and) = (Some(&p), Some(&q));

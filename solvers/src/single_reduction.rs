@@ -18,7 +18,7 @@ const SCALE: u16 = OWN + 6;
 const CURVATURE: u16 = OWN + 7;
 /// Minus the part of u·Au below which a curvature is the error of a difference, and their product.
 const ROUNDING: u16 = OWN + 8;
-const LEAST: u16 = OWN + 9;
+const MIN: u16 = OWN + 9;
 
 /// Conjugate gradients by A. Chronopoulos and C. W. Gear, s-step iterative methods for symmetric
 /// linear systems (1989), with s = 1: the products A p follow by a recurrence from A u, so that
@@ -52,8 +52,8 @@ impl<T: Scalar> SingleReductionCg<T> {
             Instruction::Div(CURVATURE, UR, ALPHA),
             Instruction::Mul(CURVATURE, CURVATURE, BETA),
             Instruction::Sub(CURVATURE, UW, CURVATURE),
-            Instruction::Mul(LEAST, UW, ROUNDING),
-            Instruction::StopUnlessAbove(INDEFINITE, CURVATURE, LEAST),
+            Instruction::Mul(MIN, UW, ROUNDING),
+            Instruction::StopUnlessAbove(INDEFINITE, CURVATURE, MIN),
             Instruction::StopUnlessAbove(BREAKDOWN, CURVATURE, ZERO),
             Instruction::Div(ALPHA, UR, CURVATURE),
         ];

@@ -16,7 +16,7 @@ const SMALL: usize = 1 << 16;
 
 /// Maximum number of entries in all windows: they are representative of a matrix, and more would
 /// only take longer.
-const MOST: usize = 1 << PLACE_BITS;
+const MAX: usize = 1 << PLACE_BITS;
 
 /// Minimum number of groups that are sampled, if the matrix has as many. Of more groups, one in a
 /// power of two is sampled.
@@ -24,7 +24,7 @@ const FOLLOWED: usize = 1 << 9;
 
 /// Largest binary logarithm of that power: beyond it, finding the sampled groups takes most of the
 /// time.
-const MOST_SKIPPED: u32 = 3;
+const MAX_SKIPPED: u32 = 3;
 
 /// Entries of a window per group if there are few groups: a group's first touch in the window is
 /// then one of this number, if all are alike.
@@ -145,13 +145,13 @@ impl Sampling {
         if nnz <= SMALL {
             return Self { window: nnz.min(SMALL / 4), windows: 1, skipped: 0 };
         }
-        let skipped = (groups / FOLLOWED).max(1).ilog2().min(MOST_SKIPPED);
+        let skipped = (groups / FOLLOWED).max(1).ilog2().min(MAX_SKIPPED);
         // Groups that cannot be skipped are made up for by fewer entries. Of whole windows every
         // other one suffices.
-        let fewer = 1 << (MOST_SKIPPED - skipped);
+        let fewer = 1 << (MAX_SKIPPED - skipped);
         let window =
             if fewer > 1 { (TOUCHES * groups).clamp(SMALL / 4, WINDOW) } else { WINDOW }.min(nnz);
-        let windows = (nnz / (window * fewer.max(2))).clamp(1, MOST / (window * fewer));
+        let windows = (nnz / (window * fewer.max(2))).clamp(1, MAX / (window * fewer));
         Self { window, windows, skipped }
     }
 
@@ -277,7 +277,7 @@ mod tests {
     }
 
     /// Number of columns at which one group in eight is sampled.
-    const MANY: usize = FOLLOWED << (MOST_SKIPPED + GROUP_BITS);
+    const MANY: usize = FOLLOWED << (MAX_SKIPPED + GROUP_BITS);
 
     #[test]
     fn windows_know_nothing_of_one_another_and_threads_do_not_count() {
@@ -351,7 +351,7 @@ mod tests {
         #[test]
         fn batches_hold_the_sampled_columns(
             cols in prop::array::uniform32(0..crate::matrix::MAX_DIMENSION as u32),
-            skipped in 1..=MOST_SKIPPED,
+            skipped in 1..=MAX_SKIPPED,
         ) {
             let cols: [u32; BATCH] =
                 std::array::from_fn(|i| if i < 32 { cols[i] } else { cols[i - 32] / 1000 });

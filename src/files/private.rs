@@ -23,7 +23,7 @@ pub(super) use unix::check;
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Most warnings of a process.
-const MOST_WARNINGS: usize = 64;
+const MAX_WARNINGS: usize = 64;
 
 /// Files that the library ignored in this process because they are not trusted, one line each with
 /// the reason and a remedy. The list has at most 64 lines.
@@ -51,7 +51,7 @@ pub(super) fn write_new_warnings(out: &mut dyn Write) {
 /// Adds a warning, and reports it to `tracing`, unless it was given before or the list is full.
 fn warn(warning: &str) {
     let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    if warnings.len() < MOST_WARNINGS && !warnings.iter().any(|known| known == warning) {
+    if warnings.len() < MAX_WARNINGS && !warnings.iter().any(|known| known == warning) {
         warnings.push(warning.to_owned());
         drop(warnings);
         tracing::warn!("{warning}");

@@ -16,7 +16,7 @@ const ORDERS: [&str; 4] = [
 ];
 
 /// Largest number of slots of a matrix that is compared as text.
-const MOST: u64 = 1 << 22;
+const MAX: u64 = 1 << 22;
 
 /// Every example of the formats, and other orders.
 fn plans() -> Vec<Plan> {
@@ -34,7 +34,7 @@ fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, name: &str) {
     assert_eq!(Histogram::on_gpu(&there).unwrap(), analysis.rows.histogram, "{name}");
     for plan in plans() {
         let context = format!("{name} in {}, {plan}", T::KIND);
-        if plan.work(&analysis, T::KIND).slots > MOST {
+        if plan.work(&analysis, T::KIND).slots > MAX {
             continue;
         }
         let here = ResidentMatrix::on(&device, plan.pack(a.view()).unwrap()).unwrap();

@@ -23,7 +23,7 @@ pub(crate) struct DeviceVectors<T> {
 
 impl<T: Scalar> DeviceVectors<T> {
     /// Largest number of vectors per launch.
-    pub(crate) const MOST: usize = LINE / size_of::<T>();
+    pub(crate) const MAX: usize = LINE / size_of::<T>();
 
     /// Numbers of vectors per unit for which kernels exist, widest first.
     pub(crate) const UNITS: &'static [usize] = match T::KIND {

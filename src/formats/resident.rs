@@ -33,8 +33,8 @@ impl<T: Scalar> ResidentMatrix<T> {
     pub(crate) fn packs_on_device(plan: &Plan, nrows: usize, nnz: usize) -> bool {
         /// Sum of rows and entries below which packing on the host takes less time than the
         /// launches on a GPU.
-        const FEWEST: usize = 1 << 16;
-        plan.properties().packs_on_device && nrows + nnz >= FEWEST
+        const MIN: usize = 1 << 16;
+        plan.properties().packs_on_device && nrows + nnz >= MIN
     }
 
     /// Packs a matrix in GPU memory on that GPU. None if only the host can pack it.

@@ -138,7 +138,7 @@ pub(crate) trait HostSpmm<T: Scalar> {
 
 /// SpMM with a matrix in GPU memory.
 pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
-    /// Enqueues the SpMM with at most [`DeviceVectors::MOST`] vectors; `y` is overwritten without
+    /// Enqueues the SpMM with at most [`DeviceVectors::MAX`] vectors; `y` is overwritten without
     /// being read.
     ///
     /// # Errors
@@ -383,7 +383,7 @@ impl<T: Scalar> GpuSpmm<T> {
         let direct = shape.layout == Layout::RowMajor
             && all.unit().is_some()
             && shape.count < IN_PLACE_LIMIT;
-        let step = if direct { DeviceVectors::<T>::MOST } else { Self::WIDTH };
+        let step = if direct { DeviceVectors::<T>::MAX } else { Self::WIDTH };
         let copy = if direct { Ptr::NULL } else { self.copy.on(queue)? };
         for first in (0..shape.count).step_by(step) {
             let count = step.min(shape.count - first);

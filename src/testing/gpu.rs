@@ -329,7 +329,7 @@ pub(super) fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
 /// Prints the time of packing on the GPU, warm, in products of the best plan of CSR; at most 40.
 #[test]
 fn packing_on_the_gpu_takes_few_products() {
-    const MOST: f64 = 40.0;
+    const MAX: f64 = 40.0;
     const PLANS: [&str; 7] = [
         "psell(sigma:1,group:4)",
         "psell(sigma:512,group:4)",
@@ -371,18 +371,18 @@ fn packing_on_the_gpu_takes_few_products() {
                 least / csr,
                 csr * 1e6
             );
-            if least > MOST * csr {
+            if least > MAX * csr {
                 slow.push(format!("{text} on {class}"));
             }
         }
     }
-    assert!(slow.is_empty(), "more than {MOST} products: {slow:?}");
+    assert!(slow.is_empty(), "more than {MAX} products: {slow:?}");
 }
 
 /// Prints the time of an update from values on the GPU, in products of the best plan of CSR, for
 /// every kind of plan that is chosen for a matrix of 30 million entries; at most three.
 fn update_times<T: Scalar>() {
-    const MOST: f64 = 3.0;
+    const MAX: f64 = 3.0;
     const PLANS: [&str; 11] = [
         "csr(balanced)",
         "coo",
@@ -435,12 +435,12 @@ fn update_times<T: Scalar>() {
                 update / csr
             );
             eprintln!("{line}");
-            if update > MOST * csr {
+            if update > MAX * csr {
                 slow.push(line);
             }
         }
     }
-    assert!(slow.is_empty(), "more than {MOST} products:\n{}", slow.join("\n"));
+    assert!(slow.is_empty(), "more than {MAX} products:\n{}", slow.join("\n"));
 }
 
 #[test]

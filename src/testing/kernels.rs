@@ -267,7 +267,7 @@ impl<T> Params for Add<T> {
 fn constants_are_written_with_their_folder_as_namespace() {
     let header = |source: &str| constants::header(&[("tiles".to_owned(), source.to_owned())]);
     let source = "/// Bits.\npub(super) const HIGH: u32 = 1 << 31;\nconst LAST: u16 = u16::MAX;\n\
-                  pub const MANY: usize = 16_384;\nconst MOST_IN: usize = 2 * MANY;\n\
+                  pub const MANY: usize = 16_384;\nconst MAX_IN: usize = 2 * MANY;\n\
                   const WIDE: u64 = 0x9e37_79b9_7f4a;\n";
     assert_eq!(
         header(source).unwrap(),
@@ -275,7 +275,7 @@ fn constants_are_written_with_their_folder_as_namespace() {
          [[maybe_unused]] constexpr unsigned int HIGH = 1u << 31;\n\
          [[maybe_unused]] constexpr unsigned int LAST = 0xFFFF;\n\
          [[maybe_unused]] constexpr unsigned int MANY = 16384;\n\
-         [[maybe_unused]] constexpr unsigned int MOST_IN = 2 * MANY;\n\
+         [[maybe_unused]] constexpr unsigned int MAX_IN = 2 * MANY;\n\
          [[maybe_unused]] constexpr unsigned long long WIDE = 0x9e3779b97f4a;\n}\n"
     );
     for wrong in ["const A: f64 = 1.0;", "const A: u32 = B;", "const A: u32 ="] {

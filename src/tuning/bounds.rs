@@ -15,24 +15,24 @@ use crate::formats::{Plan, csr};
 
 /// Largest allowed estimate of a candidate, over that of `csr(balanced)`. Measured times are to
 /// differ by a factor of 2 at most. Both estimates have errors, so that their limit is lower.
-const MOST: f64 = 1.4;
+const MAX: f64 = 1.4;
 
 /// Smallest number of entries for which the rule applies.
-const FEWEST: u64 = 100_000;
+const MIN: u64 = 100_000;
 
-/// Estimated time of a plan's SpMV over that of `csr(balanced)`, if it exceeds [`MOST`].
+/// Estimated time of a plan's SpMV over that of `csr(balanced)`, if it exceeds [`MAX`].
 pub(super) fn excess(
     plan: &Plan,
     analysis: &Analysis,
     scalar: ScalarKind,
     device: &DeviceSpec,
 ) -> Option<f64> {
-    if device.gpu.is_none() || analysis.rows.nnz < FEWEST {
+    if device.gpu.is_none() || analysis.rows.nnz < MIN {
         return None;
     }
     let estimate = |plan: &Plan| plan.estimate_us(analysis, &plan.work(analysis, scalar));
     let ratio = estimate(plan) / estimate(&Plan::Csr(csr::CsrPlan::Balanced));
-    (ratio > MOST).then_some(ratio)
+    (ratio > MAX).then_some(ratio)
 }
 
 #[cfg(test)]

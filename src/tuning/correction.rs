@@ -147,24 +147,24 @@ impl Correction {
     /// True if all factors are finite and above 0.
     pub fn is_valid(&self) -> bool {
         /// Largest logarithm of a factor; no factor above e¹⁰ is known.
-        const MOST: f32 = 10.0;
+        const MAX: f32 = 10.0;
         let is_valid = |kernel: &KernelCorrection| {
             let points = kernel.curves.values().flatten();
             let mut numbers = points.flat_map(|&(value, log)| [value, log]);
             let ascends = |curve: &Vec<(f32, f32)>| curve.is_sorted_by(|a, b| a.0 < b.0);
             numbers.all(f32::is_finite)
                 && kernel.bias.is_finite()
-                && (0.0..=KernelCorrection::MOST_SPREAD).contains(&kernel.spread)
+                && (0.0..=KernelCorrection::MAX_SPREAD).contains(&kernel.spread)
                 && kernel.curves.values().all(|curve| !curve.is_empty() && ascends(curve))
         };
-        (0.0..=MOST).contains(&self.limit)
+        (0.0..=MAX).contains(&self.limit)
             && self.kernels.values().flat_map(BTreeMap::values).all(is_valid)
     }
 }
 
 impl KernelCorrection {
     /// Upper limit of an uncertainty: nothing is known of a time that may be seven times as long.
-    pub const MOST_SPREAD: f32 = 2.0;
+    pub const MAX_SPREAD: f32 = 2.0;
 
     /// Logarithm of the factor for the sum of a kernel's terms.
     pub fn log(&self, values: &Features) -> f64 {

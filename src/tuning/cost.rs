@@ -247,12 +247,12 @@ coefficients! {
 
 impl Coefficients {
     /// Upper limit of a coefficient, in nanoseconds.
-    pub const MOST: f64 = 1e12;
+    pub const MAX: f64 = 1e12;
 
     /// True if every coefficient is at least 0 and at most a quarter of an hour. All predictions
     /// are then finite.
     pub fn is_valid(&self) -> bool {
-        self.terms().iter().chain(&self.packing()).all(|c| (0.0..=Self::MOST).contains(c))
+        self.terms().iter().chain(&self.packing()).all(|c| (0.0..=Self::MAX).contains(c))
     }
 
     /// Time of a part of a large product, in ns: every byte is read from memory, and gathers do not

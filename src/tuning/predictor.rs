@@ -72,7 +72,7 @@ impl<'a> Predictor<'a> {
     /// what its L2 holds: no correction is below them. 0 on a CPU, whose caches differ too much.
     fn memory_ns(&self, work: &Work, features: &MatrixFeatures) -> f64 {
         /// Largest bandwidth of a product over that of a copy.
-        const MOST: f64 = 1.05;
+        const MAX: f64 = 1.05;
         let Some(gpu) = &self.device.gpu else { return 0.0 };
         let Some(bandwidth) = self.profile.ceilings.copy_bandwidth else { return 0.0 };
         // As if padding were not read: a lower bound.
@@ -82,7 +82,7 @@ impl<'a> Predictor<'a> {
         let read = features.ncols.min(features.nnz as usize) + features.nrows;
         let used = vectors * read as f64 / (features.ncols + features.nrows).max(1) as f64;
         let bytes = entries + used - gpu.l2_bytes as f64;
-        bytes.max(0.0) / (bandwidth * MOST) * 1e9 * self.scale.stream
+        bytes.max(0.0) / (bandwidth * MAX) * 1e9 * self.scale.stream
     }
 }
 

@@ -147,7 +147,7 @@ impl Profile {
     #[doc(hidden)]
     pub fn defect(&self) -> Option<String> {
         /// Upper limit of a cache size, in bytes.
-        const MOST: f64 = 1e15;
+        const MAX: f64 = 1e15;
         if !self.names().all(is_plain) {
             return Some(format!(
                 "its names must be printable and have at most {MAX_NAME} characters, as those of \
@@ -158,7 +158,7 @@ impl Profile {
         if let Some((kernel, _)) = kernels.find(|(_, c)| !c.is_valid()) {
             return Some(format!("the coefficients of `{kernel}` must be finite and not negative"));
         }
-        if !(1.0..=MOST).contains(&self.cache_bytes) {
+        if !(1.0..=MAX).contains(&self.cache_bytes) {
             return Some(format!("cache_bytes is {}; it must be at least 1", self.cache_bytes));
         }
         if !self.cache_reach.is_valid() {

@@ -47,7 +47,7 @@ impl Oracle {
                 // n products and n − 1 sums, each rounded once; doubled for the rounding of the
                 // reference itself. Subnormal results are rounded to the spacing of the smallest
                 // numbers.
-                (y, scale, (cols.len() + 2) as f64 * (T::EPSILON * scale + T::SMALLEST))
+                (y, scale, (cols.len() + 2) as f64 * (T::EPSILON * scale + T::MIN))
             })
             .collect();
         Self {
@@ -68,8 +68,8 @@ impl Oracle {
             self.y[row] = times(alpha, self.y[row]) + added;
             self.scale[row] = times(alpha.abs(), self.scale[row]) + added.abs();
             // Rounding of two products and a sum.
-            self.bound[row] = times(alpha.abs(), self.bound[row])
-                + 4.0 * (T::EPSILON * self.scale[row] + T::SMALLEST);
+            self.bound[row] =
+                times(alpha.abs(), self.bound[row]) + 4.0 * (T::EPSILON * self.scale[row] + T::MIN);
         }
         self
     }
@@ -100,9 +100,8 @@ impl Oracle {
             // The bound of a row that touches a NaN or Inf is not usable; `distance` has compared
             // such rows exactly. If the terms are too large for the type, some orders of summation
             // overflow.
-            let overflows = self.scale[i].is_finite()
-                && self.scale[i] > T::LARGEST
-                && !y[i].to_f64().is_finite();
+            let overflows =
+                self.scale[i].is_finite() && self.scale[i] > T::MAX && !y[i].to_f64().is_finite();
             distance != 0.0 && !(distance.is_finite() && distance <= self.bound[i]) && !overflows
         });
         wrong.map_or(Ok(()), |i| {

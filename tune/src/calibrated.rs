@@ -33,14 +33,14 @@ pub fn references(measured: &Measured, device: &DeviceSpec) -> Vec<Plan> {
     /// Largest time of such a plan over the least. Two timing runs do not differ by that much.
     const NEAR: f64 = 1.25;
     /// Largest number of such plans: many variants of one format may have nearly the same time.
-    const MOST: usize = 8;
+    const MAX: usize = 8;
     let on = Target::of(device);
     let Some(fastest) = measured.fastest(on) else { return Vec::new() };
     let is_near =
         |run: &&PlanRun| run.plan.is_eligible(on) && run.product <= NEAR * fastest.product;
     let mut near: Vec<&PlanRun> = measured.runs.iter().filter(is_near).collect();
     near.sort_by(|a, b| a.product.total_cmp(&b.product));
-    near.into_iter().take(MOST).map(|run| run.plan.clone()).collect()
+    near.into_iter().take(MAX).map(|run| run.plan.clone()).collect()
 }
 
 /// Choice of calibration for one matrix.

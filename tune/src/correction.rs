@@ -103,12 +103,12 @@ fn short(number: f64) -> f32 {
 }
 
 /// Weighted standard deviation about 0, of errors with their weights; at most
-/// [`KernelCorrection::MOST_SPREAD`].
+/// [`KernelCorrection::MAX_SPREAD`].
 pub(crate) fn deviation(errors: impl Iterator<Item = (f64, f64)>) -> Option<f32> {
     let (squares, weights) = errors.fold((0.0, 0.0), |(squares, sum), (error, weight)| {
         (squares + weight * error * error, sum + weight)
     });
-    let deviation = (squares / weights).sqrt().min(f64::from(KernelCorrection::MOST_SPREAD));
+    let deviation = (squares / weights).sqrt().min(f64::from(KernelCorrection::MAX_SPREAD));
     (weights > 0.0).then(|| short(deviation))
 }
 

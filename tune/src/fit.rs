@@ -69,7 +69,7 @@ pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients
             break;
         }
         let before =
-            std::mem::replace(&mut common, (explained / squares).clamp(0.0, Coefficients::MOST));
+            std::mem::replace(&mut common, (explained / squares).clamp(0.0, Coefficients::MAX));
         if (common - before).abs() <= STILL * common {
             break;
         }
@@ -82,7 +82,7 @@ pub fn fit_sharing(kernels: &[&[Observation]], shared: Term) -> Vec<Coefficients
 fn solve<const N: usize>(rows: impl Iterator<Item = ([f64; N], f64, f64)>) -> [f64; N] {
     let mut normal = Normal::default();
     rows.for_each(|(factors, value, weight)| normal.add(&factors, value, weight));
-    normal.solve(0.0, Coefficients::MOST)
+    normal.solve(0.0, Coefficients::MAX)
 }
 
 /// Normal equations of a least-squares problem.

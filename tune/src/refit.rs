@@ -33,7 +33,7 @@ const RANDOM_PARTS: u32 = 8;
 pub const JUDGED_ENTRIES: u64 = 100_000;
 
 /// Number of runs of a kernel below which the fallback kernel is a better source of coefficients.
-const FEWEST: usize = 4;
+const MIN: usize = 4;
 
 /// Origin of measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -321,11 +321,11 @@ pub(crate) fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) ->
     let mut profile = Profile { coefficients: BTreeMap::new(), correction: None, ..base.clone() };
     let mut groups = by_kernel(measured, Target::of(&base.device));
     let known: BTreeSet<(ScalarKind, &str)> =
-        groups.iter().filter(|(_, runs)| runs.len() >= FEWEST).map(|(&key, _)| key).collect();
+        groups.iter().filter(|(_, runs)| runs.len() >= MIN).map(|(&key, _)| key).collect();
     // A few runs give little information about matrices unlike theirs. A kernel that differs only
     // in the number of bytes gives more.
     groups.retain(|&(scalar, kernel), runs| {
-        runs.len() >= FEWEST
+        runs.len() >= MIN
             || !Plan::fallback_kernels(kernel)
                 .iter()
                 .any(|name| known.contains(&(scalar, name.as_str())))
@@ -432,7 +432,7 @@ fn correction(
     profile: &Profile,
 ) -> Correction {
     /// Least number of runs of a kernel for a fit of the features.
-    const FEWEST_FOR_FEATURES: usize = 12;
+    const MIN_FOR_FEATURES: usize = 12;
     /// Penalty in units of a run that is the fastest of its matrix. On two cores of Zen 4, 30 to
     /// 200 chose equally well with hundreds of runs.
     const PENALTY: f64 = 30.0;
@@ -441,7 +441,7 @@ fn correction(
     let predictor = Predictor::for_own_device(profile);
     let mut kernels: BTreeMap<ScalarKind, BTreeMap<_, _>> = BTreeMap::new();
     for (&(scalar, kernel), runs) in
-        groups.iter().filter(|(_, runs)| runs.len() >= FEWEST_FOR_FEATURES)
+        groups.iter().filter(|(_, runs)| runs.len() >= MIN_FOR_FEATURES)
     {
         let residual = |ObservedRun { of, run, least }: &ObservedRun<'_>| {
             let sum = predictor.predict(&run.plan, &run.work, &of.features, scalar).1?.sum();
@@ -458,7 +458,7 @@ fn correction(
 /// Replaces the uncertainties of the fit by those of predictions for matrices that were held out.
 fn held_out_spreads(profile: &mut Profile, measured: &[Measured], choices: &[JudgedChoice]) {
     /// Number of predictions below which the uncertainty of the fit is kept.
-    const FEWEST_ERRORS: usize = 12;
+    const MIN_ERRORS: usize = 12;
     let on = Target::of(&profile.device);
     let Some(correction) = &mut profile.correction else { return };
     let mut errors: BTreeMap<(ScalarKind, &str), Vec<(f64, f64)>> = BTreeMap::new();
@@ -473,7 +473,7 @@ fn held_out_spreads(profile: &mut Profile, measured: &[Measured], choices: &[Jud
     }
     for ((scalar, kernel), errors) in errors {
         let learned = correction.kernels.get_mut(&scalar).and_then(|of| of.get_mut(kernel));
-        let Some(learned) = learned.filter(|_| errors.len() >= FEWEST_ERRORS) else { continue };
+        let Some(learned) = learned.filter(|_| errors.len() >= MIN_ERRORS) else { continue };
         learned.spread = deviation(errors.into_iter()).unwrap_or(learned.spread);
     }
 }

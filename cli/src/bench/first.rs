@@ -51,7 +51,7 @@ struct FirstParts {
     check: f64,
     pack: f64,
     upload: f64,
-    /// The build apart from these parts.
+    /// Rest of the build.
     rest: f64,
     /// The first product, with the copies of vectors in host memory.
     product: f64,

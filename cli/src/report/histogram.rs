@@ -35,7 +35,7 @@ const CROWDED: usize = 24;
 const TICKS: f64 = 5.0;
 
 /// Minimum height of a bar that is not empty.
-const LEAST: f64 = 1.5;
+const MIN: f64 = 1.5;
 
 /// Thresholds of HYB and of JDS with sections.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,7 +183,7 @@ impl<'a> HistogramChart<'a> {
         let [rows, entries] = [bin.rows as f64 / self.rows, bin.entries as f64 / self.entries];
         let bar = |class: &str, x: f64, share: f64| {
             let base = self.base;
-            let height = (base - self.y.at(share)).max(if share > 0.0 { LEAST } else { 0.0 });
+            let height = (base - self.y.at(share)).max(if share > 0.0 { MIN } else { 0.0 });
             html! {
                 rect class=(class) x=(px(x)) y=(px(base - height)) width=(px(width))
                     height=(px(height)) {}

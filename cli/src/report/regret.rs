@@ -18,7 +18,7 @@ const BOTTOM: f64 = 48.0;
 const TICKS: f64 = 5.0;
 
 /// End of the axis if no matrix has regret.
-const LEAST_RANGE: f64 = 1.01;
+const MIN_RANGE: f64 = 1.01;
 
 /// Ratio beyond which the axis is logarithmic, so that one bad choice does not flatten the others.
 const LINEAR_TO: f64 = 4.0;
@@ -73,7 +73,7 @@ pub(super) fn curve(matrices: &[Matrix]) -> Markup {
     };
     let x = AxisScale::linear((0.0, regrets.len() as f64), (LEFT, WIDTH - RIGHT));
     let scale = if all.most > LINEAR_TO { AxisScale::logarithmic } else { AxisScale::linear };
-    let y = scale((1.0, all.most.max(LEAST_RANGE)), (HEIGHT - BOTTOM, TOP));
+    let y = scale((1.0, all.most.max(MIN_RANGE)), (HEIGHT - BOTTOM, TOP));
     let place = |(i, &(_, regret)): (usize, &(&Matrix, f64))| (x.at(i as f64 + 0.5), y.at(regret));
     let corners = regrets.iter().enumerate().map(place).map(|(x, y)| format!("{x},{y}"));
     let said = format!(

@@ -21,10 +21,10 @@ const PIECE: usize = 1 << 19;
 const THREADS: usize = 8;
 
 /// Least number of bytes of a copy to the GPU that is staged, and bytes for each thread.
-const LEAST: usize = 1 << 21;
+const MIN: usize = 1 << 21;
 
 /// Least number of bytes of a copy from the GPU that is staged.
-const LEAST_OUT: usize = 1 << 16;
+const MIN_OUT: usize = 1 << 16;
 
 /// Page-locked buffers of a GPU, allocated when they are first used.
 #[derive(Default)]
@@ -54,7 +54,7 @@ impl StagingThreads {
         from: &[Byte],
     ) -> Result<bool, Error> {
         let next = AtomicUsize::new(0);
-        self.shared(from.len(), LEAST, |buffers| {
+        self.shared(from.len(), MIN, |buffers| {
             for piece in 0.. {
                 let start = next.fetch_add(PIECE, Relaxed);
                 let Some(rest) = from.get(start..).filter(|rest| !rest.is_empty()) else { break };
@@ -80,7 +80,7 @@ impl StagingThreads {
     ) -> Result<bool, Error> {
         let len = to.len();
         let parts = Mutex::new(to.chunks_mut(PIECE).enumerate());
-        self.shared(len, LEAST_OUT, |buffers| {
+        self.shared(len, MIN_OUT, |buffers| {
             // A buffer is emptied while the other one is filled.
             let mut filled: Option<&mut [Byte]> = None;
             for piece in 0.. {
@@ -123,7 +123,7 @@ impl StagingThreads {
         };
         // Threads of its own: those of a pool may be waiting for short tasks.
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let count = (len / LEAST).clamp(1, THREADS.min(cores));
+        let count = (len / MIN).clamp(1, THREADS.min(cores));
         thread::scope(|scope| {
             for number in 1..count {
                 // Without this thread the others do all the work.
@@ -220,7 +220,7 @@ mod tests {
         std::thread::scope(|scope| {
             for thread in 0..3u32 {
                 scope.spawn(move || {
-                    for len in [LEAST / 4 - 1, LEAST / 4, 5 * PIECE + 3] {
+                    for len in [MIN / 4 - 1, MIN / 4, 5 * PIECE + 3] {
                         let data: Vec<u32> = (0..len as u32).map(|i| i ^ thread << 24).collect();
                         let copy = gpu.upload(&data).unwrap();
                         assert!(copy.to_vec().unwrap() == data, "{len} numbers");

@@ -22,11 +22,11 @@ pub(super) struct Panel {
 impl Panel {
     /// Returns the panel that begins with row `first`, in windows of at most `widest` columns, a
     /// multiple of 8.
-    pub(super) fn at(rows: &PanelRows<'_>, first: usize, widest: u32) -> Self {
+    pub(super) fn starting_at(rows: &PanelRows<'_>, first: usize, widest: u32) -> Self {
         let (nrows, begin) = (rows.nrows, rows.begin(first));
-        let (mut span, mut end) = (ColumnSpan::NOTHING, first);
+        let (mut span, mut end) = (ColumnSpan::EMPTY, first);
         while end < nrows {
-            let next = span.with(rows.span(end));
+            let next = span.union(rows.span(end));
             let entries = (rows.begin(end) - begin) as u64;
             let columns = span.columns().max(widest.into());
             let more = next.windows(widest) > span.windows(widest);
@@ -36,14 +36,14 @@ impl Panel {
             span = next;
             end += rows.step(end - first).min(nrows - end);
         }
-        Self::over(first..end, span, widest)
+        Self::covering(first..end, span, widest)
     }
 
     /// The panel of rows with this column span, in windows of at most `widest` columns.
-    pub(super) fn over(rows: Range<usize>, span: ColumnSpan, widest: u32) -> Self {
+    pub(super) fn covering(rows: Range<usize>, span: ColumnSpan, widest: u32) -> Self {
         let windows = span.windows(widest);
         let width = span.columns().div_ceil(windows.max(1)).next_multiple_of(PANEL_ALIGN.into());
-        let first_col = span.least.min(span.most) / PANEL_ALIGN * PANEL_ALIGN;
+        let first_col = span.min.min(span.max) / PANEL_ALIGN * PANEL_ALIGN;
         Self { rows, first_col, windows: windows as u32, width: width as u32 }
     }
 
@@ -65,25 +65,25 @@ impl Panel {
     }
 }
 
-/// Least and largest column of some rows.
+/// Smallest and largest column of some rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ColumnSpan {
-    pub(super) least: u32,
-    pub(super) most: u32,
+    pub(super) min: u32,
+    pub(super) max: u32,
 }
 
 impl ColumnSpan {
     /// Span of rows without entries.
-    const NOTHING: Self = Self { least: u32::MAX, most: 0 };
+    const EMPTY: Self = Self { min: u32::MAX, max: 0 };
 
-    fn with(self, other: Self) -> Self {
-        Self { least: self.least.min(other.least), most: self.most.max(other.most) }
+    fn union(self, other: Self) -> Self {
+        Self { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
     /// Number of columns, counted from the aligned start of the first window; 0 if there are none.
     fn columns(self) -> u64 {
-        let first = u64::from(self.least / PANEL_ALIGN * PANEL_ALIGN);
-        if self.least > self.most { 0 } else { u64::from(self.most) + 1 - first }
+        let first = u64::from(self.min / PANEL_ALIGN * PANEL_ALIGN);
+        if self.min > self.max { 0 } else { u64::from(self.max) + 1 - first }
     }
 
     /// Number of windows of at most `widest` columns.
@@ -102,13 +102,13 @@ pub(super) struct PanelRows<'a> {
     sampling: usize,
 }
 
-/// Beginnings and column spans of rows.
+/// Starts and column spans of rows.
 enum Rows<'a> {
     /// Spans are computed for any row, from its first and its last column: columns are sorted.
     Sorted(CsrColumns<'a>),
     /// Spans are computed for any row, from all of its columns.
     Any(CsrColumns<'a>),
-    /// Spans are known for examined rows: their beginning, their least and their largest column.
+    /// Spans are known for examined rows: their start, their smallest and their largest column.
     Examined(HashMap<usize, (usize, [u32; 2])>),
 }
 
@@ -162,15 +162,15 @@ impl<'a> PanelRows<'a> {
 
     /// Least and largest column of a row.
     fn span(&self, row: usize) -> ColumnSpan {
-        let of = |least, most| ColumnSpan { least, most };
+        let of = |min, max| ColumnSpan { min, max };
         match &self.rows {
             Rows::Sorted(a) => match a.row(row) {
-                [] => ColumnSpan::NOTHING,
+                [] => ColumnSpan::EMPTY,
                 cols => of(cols[0], cols[cols.len() - 1]),
             },
             Rows::Any(a) => {
                 let columns = a.row(row).iter();
-                columns.fold(ColumnSpan::NOTHING, |span, &col| span.with(of(col, col)))
+                columns.fold(ColumnSpan::EMPTY, |span, &col| span.union(of(col, col)))
             }
             Rows::Examined(rows) => of(rows[&row].1[0], rows[&row].1[1]),
         }
@@ -194,7 +194,7 @@ pub(super) mod tests {
         let mut panels: Vec<Panel> = Vec::new();
         while panels.last().map_or(0, |panel| panel.rows.end) < a.nrows() {
             let first = panels.last().map_or(0, |panel| panel.rows.end);
-            panels.push(Panel::at(&rows, first, widest));
+            panels.push(Panel::starting_at(&rows, first, widest));
         }
         panels
     }

@@ -26,7 +26,7 @@ pub(super) enum Block {
 
 /// Maximum KiB of `x`: in `f32` as many columns as 16 bits distinguish. No GPU has that much shared
 /// memory.
-pub(super) const MOST_KIB: u32 = 256;
+pub(super) const MAX_KIB: u32 = 256;
 
 /// Default KiB of `x`, the fastest on an H200, whose blocks can have 227.
 pub(super) const KIB: u32 = 192;
@@ -35,8 +35,8 @@ impl BlockedPlan {
     /// Parses the arguments between the parentheses.
     pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
         let mut number = |key| match args.number(key)? {
-            Some(n) if n > MOST_KIB => {
-                Err(args.error(format!("`{key}` may be 1 to {MOST_KIB}, in KiB, not {n}")))
+            Some(n) if n > MAX_KIB => {
+                Err(args.error(format!("`{key}` may be 1 to {MAX_KIB}, in KiB, not {n}")))
             }
             number => Ok(number),
         };

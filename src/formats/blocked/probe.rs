@@ -36,7 +36,7 @@ pub(super) struct Blocks {
 
 impl Blocking {
     /// Number of entries below which there is too little to gain.
-    const LEAST: u64 = 1 << 20;
+    const MIN: u64 = 1 << 20;
 
     /// Reuse distance, in entries, within which a multiprocessor still has a part of `x` in its
     /// first-level cache, as the cost model takes it.
@@ -65,7 +65,7 @@ impl Blocking {
         structure: &Structure,
     ) -> Result<Option<Self>, Error> {
         let missing = 1.0 - structure.reuse.share_within(Self::NEAR);
-        if rows.nnz < Self::LEAST || missing < Self::MISSING {
+        if rows.nnz < Self::MIN || missing < Self::MISSING {
             return Ok(None);
         }
         let rows = PanelRows::sampled(a, REACHES, (0..PANELS).map(|i| first_row(a.nrows(), i)))?;
@@ -119,7 +119,7 @@ impl<'a> PanelSample<'a> {
         /// Number of entries of a panel after which counting ends.
         const ENTRIES: usize = 1 << 13;
         let nrows = a.nrows();
-        let panel = |i| Panel::at(rows, first_row(nrows, i), columns);
+        let panel = |i| Panel::starting_at(rows, first_row(nrows, i), columns);
         let panels = parallel::map(PANELS, 1, panel);
         let counted =
             |panel: &Panel| panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1));
@@ -181,11 +181,11 @@ impl<'a> EntrySample<'a> {
         /// Sampling distance in entries.
         const SAMPLING: usize = 64;
         /// Largest sample, in entries.
-        const MOST: usize = 1 << 19;
+        const MAX: usize = 1 << 19;
         /// Consecutive entries sampled together: a line of the cache.
         const SEGMENT: usize = 16;
         let nnz = a.nnz();
-        let segments = ((nnz / SAMPLING).min(MOST) / SEGMENT).max(2);
+        let segments = ((nnz / SAMPLING).min(MAX) / SEGMENT).max(2);
         let sample = |half: usize| {
             let starts = (half..segments).step_by(2).map(|i| nnz / segments * i);
             a.columns(starts.map(|at| at..(at + SEGMENT).min(nnz)).collect())

@@ -1,4 +1,4 @@
-use super::plan::MOST_KIB;
+use super::plan::MAX_KIB;
 use super::*;
 use crate::device::Device;
 use crate::formats::{FormatKind, Plan as AnyPlan, ResidentMatrix};
@@ -240,7 +240,7 @@ fn numbers_stand_by_16_bytes_of_every_lane() {
 #[test]
 fn windows_beyond_shared_memory() {
     let a = matrix::<f32>(1 << 16, &[900; 700], 4099, true);
-    let plan = BlockedPlan { kib: MOST_KIB, ..WINDOWS };
+    let plan = BlockedPlan { kib: MAX_KIB, ..WINDOWS };
     assert_eq!(plan.columns(ScalarKind::F32), 1 << 16);
     check(&plan, 1 << 16, &a, &x_vector(1 << 16), "256 KiB of x");
     let equal = BlockedPlan { packed: true, ..plan };

@@ -242,7 +242,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The smallest possible cutting: chunks of 60, and no cut is moved.
-    const SMALLEST: Cutting = Cutting { run: 0, spacing: 60, reach: 0 };
+    const MIN: Cutting = Cutting { run: 0, spacing: 60, reach: 0 };
 
     fn offsets(lengths: &[usize]) -> Vec<usize> {
         let ends = lengths.iter().scan(0, |end, len| {
@@ -320,7 +320,7 @@ mod tests {
             ),
             run in prop::sample::select(&[None, Some(1), Some(2), Some(8)][..]),
         ) {
-            let cutting = run.map_or(SMALLEST, Cutting::with_run);
+            let cutting = run.map_or(MIN, Cutting::with_run);
             let row_ptr = offsets(&lengths);
             let (nrows, nnz) = (lengths.len(), row_ptr[lengths.len()]);
             let table = chunks(&row_ptr, cutting);

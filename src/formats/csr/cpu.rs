@@ -197,12 +197,12 @@ impl<T: Scalar> CsrArrays<'_, T> {
     /// columns are contiguous.
     #[inline(always)]
     unsafe fn dot_vectors<V: Vector<T>>(&self, entries: Range<usize>, vectors: usize) -> T {
-        const MOST: usize = 4;
+        const MAX: usize = 4;
         let (values, cols, x) =
             (self.block.values.as_ptr(), self.block.col_idx.as_ptr(), self.x.as_ptr());
         // SAFETY: as `dot`.
         unsafe {
-            let mut sums = [V::zero(); MOST];
+            let mut sums = [V::zero(); MAX];
             let mut k = entries.start;
             while k + vectors * V::LANES <= entries.end {
                 for sum in sums.iter_mut().take(vectors) {

@@ -17,7 +17,7 @@ pub(super) const FILE: &str = "dia";
 pub(super) const KERNEL: &str = "dia_diagonals";
 
 /// Slots per entry above which a matrix is refused, besides [`FREE_SLOTS`].
-const MOST_SLOTS: usize = 4;
+const MAX_SLOTS: usize = 4;
 
 /// Slots that are always allowed.
 const FREE_SLOTS: usize = 1 << 17;
@@ -27,7 +27,7 @@ const TOGETHER: usize = 1 << 17;
 
 /// Largest number of diagonals of a matrix that is not refused.
 pub(super) fn most_diagonals(nrows: usize, nnz: usize) -> usize {
-    nnz.saturating_mul(MOST_SLOTS).saturating_add(FREE_SLOTS) / nrows.max(1)
+    nnz.saturating_mul(MAX_SLOTS).saturating_add(FREE_SLOTS) / nrows.max(1)
 }
 
 /// Number of diagonals of a matrix.

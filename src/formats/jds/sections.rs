@@ -115,12 +115,12 @@ impl Sectioning {
     /// Optimal boundaries for the measured cost of a section, or for its default.
     pub fn by_costs(costs: Costs<'_>) -> Self {
         /// Least cost of a section: that of its partly empty strips.
-        const LEAST: f64 = DEFAULT_SECTION_SLOTS as f64;
+        const MIN: f64 = DEFAULT_SECTION_SLOTS as f64;
         /// Largest cost of a section: the largest number that a plan can be spelled with.
-        const MOST: f64 = (u32::MAX - 1) as f64;
+        const MAX: f64 = (u32::MAX - 1) as f64;
         let section = Work { groups: 1, ..Work::default() };
         let measured = costs.and_then(|costs| costs.in_slots(KERNEL, &section));
-        let cost = measured.map_or(DEFAULT_SECTION_SLOTS, |cost| cost.clamp(LEAST, MOST) as u64);
+        let cost = measured.map_or(DEFAULT_SECTION_SLOTS, |cost| cost.clamp(MIN, MAX) as u64);
         Self { cost: Some(cost), ..Self::default() }
     }
 

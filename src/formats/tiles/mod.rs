@@ -127,7 +127,7 @@ impl Format for Tiles {
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<TilesPlan> {
         /// Number of entries below which two or three launches cost more than gathers do.
-        const LEAST: u64 = 1 << 20;
+        const MIN: u64 = 1 << 20;
         /// Reuse distance, in entries, within which a multiprocessor still has a part of `x` in its
         /// L1, as the cost model takes it.
         const NEAR: f64 = 8192.0;
@@ -140,7 +140,7 @@ impl Format for Tiles {
         const STRIPE: u32 = 4 << 20;
         let rows = &analysis.rows;
         let missing = 1.0 - analysis.structure.reuse.share_within(NEAR);
-        if on != Target::Gpu || rows.nnz < LEAST || missing < MISSING {
+        if on != Target::Gpu || rows.nnz < MIN || missing < MISSING {
             return Vec::new();
         }
         let packed = is_equal(analysis);

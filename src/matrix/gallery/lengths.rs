@@ -9,7 +9,7 @@ use std::fmt::{Display, Formatter};
 /// Number of quantiles from which the mean of a law is computed if there are more strata.
 const POINTS: usize = 1 << 13;
 /// Minimum number of quantiles of runs or periods, so that they include the tail of a law.
-const LEAST_STRATA: f64 = 48.0;
+const MIN_STRATA: f64 = 48.0;
 
 /// A distribution of row lengths, up to a common factor.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,7 +116,7 @@ impl LengthLaw {
             Self::Empty { share, rest } | Self::Mixture { share, second: rest, .. } => {
                 rest.least_strata() / (1.0 - share)
             }
-            _ => LEAST_STRATA,
+            _ => MIN_STRATA,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 
 /// Maximum number of matrices that ranges may stand for: more are probably a mistake.
-const MOST_IN_RANGES: u128 = 10_000;
+const MAX_IN_RANGES: u128 = 10_000;
 
 /// Specification of a gallery matrix: generator, sizes, values and seed.
 ///
@@ -303,9 +303,9 @@ fn expand(text: &str) -> Result<Vec<String>, String> {
             let rule = "`a..b` leaves b out, `a..=b` has it";
             return Err(format!("`{part}` is an empty range: {rule}; choose a larger end"));
         }
-        if count * texts.len() as u128 > MOST_IN_RANGES {
+        if count * texts.len() as u128 > MAX_IN_RANGES {
             return Err(format!(
-                "`{part}` makes more than {MOST_IN_RANGES} matrices; choose a shorter range"
+                "`{part}` makes more than {MAX_IN_RANGES} matrices; choose a shorter range"
             ));
         }
         let numbers = || u128::from(first)..end;

@@ -106,7 +106,7 @@ fn plain<'a>(
         return Err(too_long(path, reader));
     }
     #[cfg(unix)]
-    if len >= parallel::LEAST {
+    if len >= parallel::MIN {
         return Ok(Box::new(parallel::PlainFile { file, at: 0, len }));
     }
     Ok(sequential(Cursor::new(start).chain(file), "read"))
@@ -169,7 +169,7 @@ pub(super) mod parallel {
     use std::os::unix::fs::FileExt;
 
     /// Size from which a file is read by several threads, in bytes.
-    pub(super) const LEAST: u64 = 1 << 23;
+    pub(super) const MIN: u64 = 1 << 23;
 
     /// Bytes that a thread reads at a time.
     const PIECE: usize = 1 << 20;

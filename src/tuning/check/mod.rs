@@ -28,20 +28,20 @@ const PRODUCTS: u64 = 30;
 const CALLS_PER_PRODUCT: u64 = 50;
 
 /// Minimum ratio of expected products to products of a check.
-const LEAST_CALLS_PER_PRODUCT: u64 = 10;
+const MIN_CALLS_PER_PRODUCT: u64 = 10;
 
 /// Number of plans that share the products of a check.
 const SHARES: u64 = 7;
 
 /// Largest number of plans that are packed besides CSR.
-const MOST_PACKED: usize = 8;
+const MAX_PACKED: usize = 8;
 
 /// Largest number of products for one plan; more would not make its time more accurate.
-const MOST_PRODUCTS: u64 = 40;
+const MAX_PRODUCTS: u64 = 40;
 
 /// Fewest products for one plan on a GPU, warm-up included, if the budget allows. Times of a GPU
 /// vary little, and further plans are worth more than a more accurate time.
-const ENOUGH_PRODUCTS: u64 = 8;
+const MIN_GPU_PRODUCTS: u64 = 8;
 
 /// Seconds of products, at the speed of the fastest plan so far, that make a time on a GPU
 /// accurate.
@@ -60,11 +60,11 @@ const FALLING: f64 = 0.93;
 const TOO_SLOW: f64 = 1.5;
 
 /// Fewest products for one plan: one that warms up, and a product for each batch.
-const FEWEST_PRODUCTS: u64 = 1 + CPU_BATCHES;
+const MIN_PRODUCTS: u64 = 1 + CPU_BATCHES;
 
 /// Fewest entries of a matrix that is checked. A smaller one takes about as long as a launch or the
 /// start of a thread, whatever the plan.
-const FEWEST_ENTRIES: u64 = 4096;
+const MIN_ENTRIES: u64 = 4096;
 
 /// Number of CSR kernels that are timed for their predictions. `csr(balanced)` and a predicted plan
 /// of CSR are timed as well.
@@ -77,7 +77,7 @@ const HELD_ON_CPU: u64 = 64 << 20;
 
 /// Largest ratio of the bytes of a plan above [`HELD_ON_CPU`] to those of plain CSR. The predicted
 /// plan may take more.
-const MOST_BYTES_ON_CPU: f64 = 1.3;
+const MAX_BYTES_ON_CPU: f64 = 1.3;
 
 /// Limits of a check.
 #[derive(Debug, Clone, Copy)]
@@ -93,11 +93,11 @@ pub(crate) struct Budget {
 /// Largest number of products for a check of this decision; 0 if nothing is to be checked.
 pub(crate) fn products(decision: &Decision, entries: u64) -> u64 {
     let calls = decision.request.expected_calls;
-    let products = (PRODUCTS + calls / CALLS_PER_PRODUCT).min(calls / LEAST_CALLS_PER_PRODUCT);
+    let products = (PRODUCTS + calls / CALLS_PER_PRODUCT).min(calls / MIN_CALLS_PER_PRODUCT);
     let others = decision.candidates.iter().any(may_be_chosen);
     // Enough for CSR and one packed plan.
-    let least = (CSR_KERNELS as u64 + 2) * FEWEST_PRODUCTS;
-    let checks = entries >= FEWEST_ENTRIES && others && products >= least;
+    let least = (CSR_KERNELS as u64 + 2) * MIN_PRODUCTS;
+    let checks = entries >= MIN_ENTRIES && others && products >= least;
     if checks { products } else { 0 }
 }
 
@@ -243,7 +243,7 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         let csr = (0..self.candidates.len()).find(|&place| self.is_csr(place));
         match csr.map(|place| self.candidates[place].work.matrix_bytes) {
             Some(csr) if self.target == Target::Cpu && place > 0 => {
-                left.min(HELD_ON_CPU.max((csr as f64 * MOST_BYTES_ON_CPU) as u64))
+                left.min(HELD_ON_CPU.max((csr as f64 * MAX_BYTES_ON_CPU) as u64))
             }
             _ => left,
         }
@@ -329,14 +329,14 @@ impl<'a, A: PlanTimer> Check<'a, A> {
     /// Number of products for one plan.
     fn products_per_plan(&self) -> u64 {
         let most = match self.target {
-            Target::Cpu => MOST_PRODUCTS,
+            Target::Cpu => MAX_PRODUCTS,
             Target::Gpu => {
                 let product = if self.least.is_finite() { self.least } else { self.predicted(0) };
                 let enough = (ENOUGH_SECONDS / product) as u64;
-                enough.clamp(ENOUGH_PRODUCTS, MOST_PRODUCTS)
+                enough.clamp(MIN_GPU_PRODUCTS, MAX_PRODUCTS)
             }
         };
-        (self.budget.products / SHARES).clamp(FEWEST_PRODUCTS, most)
+        (self.budget.products / SHARES).clamp(MIN_PRODUCTS, most)
     }
 
     /// Times a packed plan: the least time of a product over the batches. `None` if it fails.
@@ -365,7 +365,7 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         loop {
             let warm_up = u64::from(samples.is_empty());
             self.products += warm_up + batch;
-            // There are at most `MOST_PRODUCTS`.
+            // There are at most `MAX_PRODUCTS`.
             let seconds = self.timer.products(&ready.matrix, warm_up as u32, batch as u32)?;
             samples.push(seconds / batch as f64);
             let is_last = match *samples {
@@ -413,7 +413,7 @@ impl<'a, A: PlanTimer> Check<'a, A> {
             gain - cost
         };
         let best = pending.max_by(|a, b| net(a).total_cmp(&net(b)))?;
-        let has_room = self.products + each <= self.budget.products && self.packed < MOST_PACKED;
+        let has_room = self.products + each <= self.budget.products && self.packed < MAX_PACKED;
         if net(&best) > 0.0 && has_room {
             return Some(best);
         }

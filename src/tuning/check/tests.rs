@@ -252,7 +252,7 @@ fn falling_times_of_csr_leave_products_for_a_packed_plan() {
     let Basis::Checked { timing_run, products, limit } = &decision.basis else { panic!() };
     let packed = timing_run.timed_plans.iter().filter(|p| p.plan.format() != FormatKind::Csr);
     let is_packed = packed.filter(|plan| plan.product.is_some()).count() > 0;
-    assert!(is_packed || products + FEWEST_PRODUCTS <= *limit, "{products}: {timing_run:?}");
+    assert!(is_packed || products + MIN_PRODUCTS <= *limit, "{products}: {timing_run:?}");
     assert!(products <= limit && *limit == 12, "{products} of {limit}");
 }
 
@@ -306,7 +306,7 @@ fn long_products_of_a_gpu_are_timed_fewer_times() {
     };
     // The first plan is timed before any time is known.
     let (short, long) = (each(1.0), each(100.0));
-    assert!(long < 2.0 * ENOUGH_PRODUCTS as f64 && short > 1.5 * long, "{short} {long}");
+    assert!(long < 2.0 * MIN_GPU_PRODUCTS as f64 && short > 1.5 * long, "{short} {long}");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn on_a_cpu_no_plan_takes_much_more_memory_than_plain_csr() {
     };
     let (csr, coo) = (of(&decision, "csr"), of(&decision, "coo"));
     let bytes = [csr, coo].map(|place| decision.candidates[place].work.matrix_bytes as f64);
-    assert!(bytes[1] > MOST_BYTES_ON_CPU * bytes[0] && bytes[1] > HELD_ON_CPU as f64);
+    assert!(bytes[1] > MAX_BYTES_ON_CPU * bytes[0] && bytes[1] > HELD_ON_CPU as f64);
     decision.candidates[coo].prediction.as_mut().unwrap().correction = 0.01;
     let script = Script { on_cpu: true, ..Script::default() };
     let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
@@ -404,7 +404,7 @@ fn few_expected_products_and_small_matrices_are_not_checked() {
         products(&Decision { request, ..decision.clone() }, entries)
     };
     assert_eq!([1, 119, 120, 1000, 10_000].map(|calls| limit(calls, 1 << 20)), [0, 0, 12, 50, 230]);
-    assert_eq!(limit(1000, FEWEST_ENTRIES - 1), 0);
+    assert_eq!(limit(1000, MIN_ENTRIES - 1), 0);
 }
 
 #[test]

@@ -242,12 +242,12 @@ fn a_rarely_measured_kernel_uses_its_fallback() {
     let narrow: Plan = "psell(sigma:1,values:f32)".parse().unwrap();
     let wide = |run: &PlanRun| run.plan.to_string() == "psell(sigma:1)";
     let times = measured.iter().filter(|m| m.runs.iter().any(wide)).count();
-    assert!(times >= FEWEST, "{times}");
+    assert!(times >= MIN, "{times}");
     let mut seen = 0;
     for runs in measured.iter_mut().map(|m| &mut m.runs) {
         let Some(run) = runs.iter().find(|run| wide(run)).cloned() else { continue };
         seen += 1;
-        if seen < FEWEST {
+        if seen < MIN {
             runs.push(PlanRun { plan: narrow.clone(), product: run.product / 1000.0, ..run });
         }
     }

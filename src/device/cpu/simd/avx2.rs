@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 pub(super) struct Avx2<T>([__m256; 2], PhantomData<T>);
 
 /// Most lanes of a vector.
-const MOST: usize = 16;
+const MAX: usize = 16;
 
 impl<T: Scalar> Avx2<T> {
     #[inline(always)]
@@ -229,7 +229,7 @@ impl<T: Scalar> Vector<T> for Avx2<T> {
         x: *const T,
         col: *const u32,
     ) -> Self {
-        let mut lanes = [T::ZERO; MOST];
+        let mut lanes = [T::ZERO; MAX];
         unsafe {
             self.store(lanes.as_mut_ptr());
             for i in set_lanes(mask) {

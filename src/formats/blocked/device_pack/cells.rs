@@ -57,8 +57,8 @@ impl<T: Scalar> BlockPacker<'_, T> {
         let found = work.read_vec(found, HEAD + 4 * most)?;
         let panels = found[HEAD..].chunks_exact(4).take(found[0] as usize);
         let panels = panels.map(|panel| {
-            let span = ColumnSpan { least: panel[2], most: panel[3] };
-            Panel::over(panel[0] as usize..panel[1] as usize, span, widest)
+            let span = ColumnSpan { min: panel[2], max: panel[3] };
+            Panel::covering(panel[0] as usize..panel[1] as usize, span, widest)
         });
         Ok(panels.collect())
     }

@@ -27,7 +27,7 @@ pub(super) struct ChunkSpmm<T> {
 impl<T: Scalar> ChunkSpmm<T> {
     /// Largest number of vectors for which packed SELL, whose lanes add the entries of a row
     /// without exchanging sums, is not faster.
-    const MOST: usize = SHARERS as usize * DeviceVectors::<T>::UNITS[0];
+    const MAX: usize = SHARERS as usize * DeviceVectors::<T>::UNITS[0];
 
     /// Cuts the matrix for every number of threads, and loads the kernels on its GPU. None if the
     /// matrix is not in chunks.
@@ -50,7 +50,7 @@ impl<T: Scalar> ChunkSpmm<T> {
         let chunks = chunks.collect::<Result<Vec<_>, _>>()?;
         // Tables but the last are for as many units as threads share an entry.
         let (last, widest) = (chunks.len() - 1, DeviceVectors::<T>::UNITS[0]);
-        let vectors = |at| if at == last { Self::MOST } else { widest << at };
+        let vectors = |at| if at == last { Self::MAX } else { widest << at };
         let words = chunks.iter().enumerate().map(|(at, own)| own.part_words::<T>(vectors(at)));
         let parts = Chunks::parts(gpu, words.max().unwrap_or(0));
         Ok(Some(Self { kernels, chunks: Arc::new(chunks), parts, matrix }))
@@ -88,7 +88,7 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
     }
 
     fn most(&self) -> usize {
-        Self::MOST
+        Self::MAX
     }
 
     fn bytes(&self) -> u64 {

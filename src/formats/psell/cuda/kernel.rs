@@ -27,7 +27,7 @@ const BYTES_PER_US: f64 = 3.5e6;
 const STREAMED_BYTES: u64 = 38_000_000;
 
 /// Largest number of warps that share a slice, as a binary logarithm: the warps of a block.
-const MOST_SHIFT: u32 = 3;
+const MAX_SHIFT: u32 = 3;
 
 /// Number of slices above which there are enough warps, and the headers are not read.
 const MANY_SLICES: usize = 1 << 15;
@@ -58,7 +58,7 @@ pub(crate) fn warps_shift(slices: usize, steps: usize, bytes: u64) -> u32 {
         let chain = steps.div_ceil(BATCH << shift) as f64;
         chain * BATCH_US + (slices << shift) as f64 * WARP_US
     };
-    (0..=MOST_SHIFT).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0)
+    (0..=MAX_SHIFT).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0)
 }
 
 /// Largest number of steps of a warp, for a matrix as above: all steps of a slice, or its share of

@@ -51,7 +51,7 @@ impl<T: Scalar> Spmm<T> {
         let name = |unit| format!("{file}_v{group}_{}x{unit}", T::KIND);
         let kernels = UnitKernels::load::<T>(gpu, module, name)?;
         let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());
-        let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MOST);
+        let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MAX);
         // If the GPU does not have enough memory for it, the standard kernel is used.
         let window = match SlidingWindow::of(&matrix, &headers, gpu) {
             Err(Error::GpuMemory { .. }) => None,

@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const COLUMN: usize = UNITS * 16;
 
 /// Smallest number of consumer warps of a block.
-const FEWEST: usize = 6;
+const MIN: usize = 6;
 
 const _: () = assert!(HALO == LANES / 2);
 
@@ -205,10 +205,8 @@ fn bands(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Buffer
         let span = |part: &&[i32]| part[part.len() - 1].abs_diff(part[0]) as usize;
         let span = parts.iter().map(span).max()?.next_multiple_of(LANES / 2);
         let buffers = |consumers| Buffers { bands: parts.len(), span, consumers };
-        let fitting = (FEWEST..=CONSUMERS)
-            .rev()
-            .map(buffers)
-            .find(|buffers| buffers.bytes(most) <= shared)?;
+        let fitting =
+            (MIN..=CONSUMERS).rev().map(buffers).find(|buffers| buffers.bytes(most) <= shared)?;
         Some((parts.iter().map(|part| part[0]).collect(), fitting))
     };
     let possible = gaps.into_iter().filter_map(with_gaps);
