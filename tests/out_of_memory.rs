@@ -6,7 +6,8 @@
 
 use sparseop::formats::FormatKind;
 use sparseop::matrix::{CsrMatrix, gallery, market};
-use sparseop::{Error, ErrorKind, Multivector, Reserve, SparseOp, SparseOpBuilder, Tuning};
+use sparseop::{Device, Error, ErrorKind, Multivector, Reserve, SparseOp, SparseOpBuilder, Tuning};
+use sparseop_testkit::gpu;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -143,6 +144,9 @@ const GENERATED: [&str; 4] = [
     "gallery:circuit,rows=30k,dense=1,length=30k",
 ];
 
+/// Prefix of the names of work on a GPU.
+const ON_GPU: &str = "cuda/";
+
 /// The work of a process. After a failure the operator multiplies rightly.
 fn work(name: &str) -> Result<(), Error> {
     FAILS.store(usize::MAX, SeqCst);
@@ -159,7 +163,11 @@ fn work(name: &str) -> Result<(), Error> {
         ALL.store(words.next().unwrap() == "all", SeqCst);
         COUNTED.store(0, SeqCst);
     };
-    let builder = SparseOpBuilder::new().device(sparseop::Device::Cpu).updatable(true);
+    let (device, name) = match name.strip_prefix(ON_GPU) {
+        Some(plan) => (gpu().expect("the parent has found one").clone(), plan),
+        None => (Device::Cpu, name),
+    };
+    let builder = SparseOpBuilder::new().device(device).updatable(true);
     let tuning = match name {
         "read" => {
             arm();
@@ -192,6 +200,15 @@ fn reached() -> bool {
     COUNTED.load(SeqCst) > FIRST.load(SeqCst)
 }
 
+/// True for plans that cannot hold the matrix, or whose values cannot be updated.
+fn is_refused(name: &str) -> bool {
+    let text = name.strip_prefix(ON_GPU).unwrap_or(name);
+    let Ok(plan) = text.parse() else { return false };
+    let builder = SparseOpBuilder::new().device(Device::Cpu).updatable(true);
+    let built = builder.tuning(Tuning::Fixed(plan)).build(&matrix());
+    built.is_err_and(|error| error.kind() == ErrorKind::Unsupported)
+}
+
 /// Failures from allocation `number` on, which a process of its own reports, and true unless the
 /// work ended before it.
 fn failure(test: &str, name: &str, number: usize, which: &str, wrong: &mut Vec<String>) -> bool {
@@ -204,7 +221,7 @@ fn failure(test: &str, name: &str, number: usize, which: &str, wrong: &mut Vec<S
     let line = text.lines().find(|line| line.starts_with("CHILD")).unwrap_or_default();
     let is_right = line.starts_with("CHILD done")
         || line.starts_with(&format!("CHILD {:?}", ErrorKind::OutOfMemory))
-        || line.starts_with(&format!("CHILD {:?}", ErrorKind::Unsupported));
+        || (is_refused(name) && line.starts_with(&format!("CHILD {:?}", ErrorKind::Unsupported)));
     if !is_right {
         let message = String::from_utf8_lossy(&child.stderr).into_owned();
         wrong.push(format!("{name}, {which} {number}: {line} {message}"));
@@ -254,6 +271,28 @@ fn every_large_allocation_may_fail() {
     eprintln!("{failures} failed allocations");
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert!(failures > 100, "{failures}");
+}
+
+#[test]
+fn every_large_allocation_may_fail_with_a_gpu() {
+    if is_child() || gpu().is_none() {
+        return;
+    }
+    let plans = FormatKind::ALL.iter().map(|kind| kind.examples()[0]);
+    let mut failures = 0;
+    let mut wrong = Vec::new();
+    for plan in ["predict", "check"].into_iter().chain(plans) {
+        let name = format!("{ON_GPU}{plan}");
+        let mut fails = |number: &usize| {
+            failure("every_large_allocation_may_fail_with_a_gpu", &name, *number, "one", &mut wrong)
+        };
+        let count = (0..1000).take_while(|number| fails(number)).count();
+        assert!(count < 1000, "{name}");
+        failures += count;
+    }
+    eprintln!("{failures} failed allocations");
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(failures > 20, "{failures}");
 }
 
 #[test]
