@@ -253,23 +253,28 @@ fn works() -> impl Iterator<Item = &'static str> {
     ["read", "write", "predict", "check"].into_iter().chain(GENERATED).chain(plans)
 }
 
-#[test]
-fn every_large_allocation_may_fail() {
-    if is_child() {
-        return;
-    }
+/// Lets every large allocation of each kind of work fail alone; returns the number of failures.
+fn fail_one_by_one(test: &str, works: impl Iterator<Item = String>) -> usize {
     let mut failures = 0;
     let mut wrong = Vec::new();
-    for name in works() {
-        let mut fails = |number: &usize| {
-            failure("every_large_allocation_may_fail", name, *number, "one", &mut wrong)
-        };
+    for name in works {
+        let mut fails = |number: &usize| failure(test, &name, *number, "one", &mut wrong);
         let count = (0..1000).take_while(|number| fails(number)).count();
         assert!(count < 1000, "{name}");
         failures += count;
     }
     eprintln!("{failures} failed allocations");
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    failures
+}
+
+#[test]
+fn every_large_allocation_may_fail() {
+    if is_child() {
+        return;
+    }
+    let works = works().map(str::to_owned);
+    let failures = fail_one_by_one("every_large_allocation_may_fail", works);
     assert!(failures > 100, "{failures}");
 }
 
@@ -279,19 +284,8 @@ fn every_large_allocation_may_fail_with_a_gpu() {
         return;
     }
     let plans = FormatKind::ALL.iter().map(|kind| kind.examples()[0]);
-    let mut failures = 0;
-    let mut wrong = Vec::new();
-    for plan in ["predict", "check"].into_iter().chain(plans) {
-        let name = format!("{ON_GPU}{plan}");
-        let mut fails = |number: &usize| {
-            failure("every_large_allocation_may_fail_with_a_gpu", &name, *number, "one", &mut wrong)
-        };
-        let count = (0..1000).take_while(|number| fails(number)).count();
-        assert!(count < 1000, "{name}");
-        failures += count;
-    }
-    eprintln!("{failures} failed allocations");
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    let works = ["predict", "check"].into_iter().chain(plans).map(|plan| format!("{ON_GPU}{plan}"));
+    let failures = fail_one_by_one("every_large_allocation_may_fail_with_a_gpu", works);
     assert!(failures > 20, "{failures}");
 }
 

@@ -20,8 +20,8 @@ use std::sync::Arc;
 const FILE: &str = "csr";
 
 /// Residency of a matrix. A lane that loads a row in several steps reads a cache line several
-/// times, and evict-first loads evict it in between: `csr(scalar)` takes 101 µs with them and 53 µs
-/// without (H200, rows of 20, 136 MB).
+/// times, and evict-first loads evict it in between: `csr(scalar)` takes 101 µs with them and
+/// 53 µs without (H200, rows of 20, 136 MB).
 fn residency<T: Scalar>(
     plan: CsrPlan,
     gpu: Gpu,

@@ -115,7 +115,7 @@ impl<T: Scalar> SpmmKernel<'_, T> {
                 self.vectors::<V, 1, 4>(entries.clone(), first, to);
                 first += V::LANES;
             }
-            // The remainder is less than a vector: its binary digits, with 3 for 2 and 1.
+            // The remainder is less than a vector: eight, four, and up to three at a time.
             if const { V::LANES > 8 && !V::COMPACT } && (count - first) & 8 != 0 {
                 self.array::<8>(entries.clone(), first, to);
                 first += 8;
