@@ -10,7 +10,7 @@ use super::contiguity::{self, Contiguity};
 use super::gpu_columns::{FILE, GpuColumns, SMALL, WARP};
 use super::histogram::Counts;
 use super::locality::{Reuse, Sampling};
-use super::probes::FormatProbes;
+use super::probes::FormatProbe;
 use super::sampler::Sampler;
 use super::slices::SortedSlices;
 use super::structure::ValueStatistics;
@@ -219,7 +219,7 @@ impl Analysis {
     /// Errors of the GPU.
     pub(crate) fn on_gpu<T: Scalar>(
         source: &CsrSource<T>,
-        formats: &FormatProbes,
+        formats: &[Option<FormatProbe>],
     ) -> Result<Self, Error> {
         let sampling = Sampling::of(source.nnz(), Reuse::groups(source.ncols));
         let a = &GpuColumns::with_room(source, room(&sampling))?;
@@ -233,12 +233,12 @@ impl Analysis {
         sort.tally(first.touches as usize, field(found, offset_of!(KernelCounts, distances)))?;
         let rows = RowStats::from_histogram(a.ncols, first.histogram(a, listed)?, first.changes);
         let mut probes = Probes::default();
-        (formats.probe)(Sampler::Gpu(a), &rows, None, &mut probes)?;
+        probes.measure(formats, Sampler::Gpu(a), &rows, None)?;
         let distances = a.read(found)?.distances;
         let reuse = Reuse::of_classes(&distances, &sampling);
         let contiguity = first.contiguity(a.nnz());
         let structure = Structure::new(contiguity, first.values::<T>(), reuse);
-        (formats.probe)(Sampler::Gpu(a), &rows, Some(&structure), &mut probes)?;
+        probes.measure(formats, Sampler::Gpu(a), &rows, Some(&structure))?;
         let slices = SortedSlices::of_sums(&first.slices);
         Ok(Self { rows, row_lengths: Vec::new(), slices, structure, probes })
     }

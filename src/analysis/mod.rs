@@ -30,7 +30,7 @@ pub(crate) use gpu_columns::GpuColumns;
 pub use histogram::{Bin, Histogram};
 pub use locality::Reuse;
 pub use pattern::Pattern;
-pub(crate) use probes::{FormatProbes, Probes};
+pub(crate) use probes::{FormatProbe, Measure, Probes};
 pub(crate) use rows::ratio;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
 pub(crate) use sample::Sample;
@@ -103,7 +103,10 @@ impl Analysis {
     }
 
     /// Measures `a`, also what the storage formats measure themselves.
-    pub(crate) fn with_probes<T: Scalar>(a: CsrView<'_, T>, formats: &FormatProbes) -> Self {
+    pub(crate) fn with_probes<T: Scalar>(
+        a: CsrView<'_, T>,
+        formats: &[Option<FormatProbe>],
+    ) -> Self {
         let _span = span!(DEBUG, "analyze", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
         if a.nnz().max(a.nrows()) < SHARED {
             Self::measured(a, formats)
@@ -113,7 +116,7 @@ impl Analysis {
         }
     }
 
-    fn measured<T: Scalar>(a: CsrView<'_, T>, formats: &FormatProbes) -> Self {
+    fn measured<T: Scalar>(a: CsrView<'_, T>, formats: &[Option<FormatProbe>]) -> Self {
         const BORROWED: &str = "samples of a matrix in host memory are borrowed";
         let (mut rows, mut row_lengths, mut slices) = Default::default();
         let mut probes = Probes::default();
@@ -126,7 +129,7 @@ impl Analysis {
                 rows = RowStats::from_histogram(a.ncols(), pass.histogram, pass.changes);
                 (row_lengths, slices) = (pass.row_lengths, pass.slices);
                 let sampler = Sampler::Host(a.columns());
-                (formats.probe)(sampler, &rows, None, &mut probes).expect(BORROWED);
+                probes.measure(formats, sampler, &rows, None).expect(BORROWED);
             },
             &mut || contiguity = Contiguity::of(a.columns()),
             &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
@@ -134,7 +137,7 @@ impl Analysis {
         ]);
         let structure = Structure::new(contiguity, values, reuse);
         let sampler = Sampler::Host(a.columns());
-        (formats.probe)(sampler, &rows, Some(&structure), &mut probes).expect(BORROWED);
+        probes.measure(formats, sampler, &rows, Some(&structure)).expect(BORROWED);
         Self { rows, row_lengths, slices, structure, probes }
     }
 

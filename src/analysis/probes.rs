@@ -23,14 +23,45 @@ impl<P: Any + Debug + PartialEq + Send + Sync> Probe for P {
     }
 }
 
-/// Function that measures what all storage formats need of a matrix, without its structure while
-/// that is measured, and with it.
-pub(crate) struct FormatProbes {
-    pub(crate) probe:
-        fn(Sampler<'_>, &RowStats, Option<&Structure>, &mut Probes) -> Result<(), Error>,
+/// Measurement that a storage format makes of a matrix.
+pub(crate) struct FormatProbe {
+    pub(crate) measure: Measure,
+    /// Kernels, by file and name, that measure a matrix in the memory of a GPU.
+    pub(crate) kernels: &'static [(&'static str, &'static str)],
+}
+
+/// Function that measures a matrix, and when. Its errors are those of a GPU that has the matrix in
+/// its memory.
+pub(crate) enum Measure {
+    /// While the structure of columns and values is measured.
+    Beside(fn(Sampler<'_>, &RowStats, &mut Probes) -> Result<(), Error>),
+    /// Afterwards.
+    After(fn(Sampler<'_>, &RowStats, &Structure, &mut Probes) -> Result<(), Error>),
 }
 
 impl Probes {
+    /// Adds what formats measure while the structure is not known, or once it is.
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn measure(
+        &mut self,
+        formats: &[Option<FormatProbe>],
+        a: Sampler<'_>,
+        rows: &RowStats,
+        structure: Option<&Structure>,
+    ) -> Result<(), Error> {
+        for format in formats.iter().flatten() {
+            match (&format.measure, structure) {
+                (Measure::Beside(measure), None) => measure(a, rows, self)?,
+                (Measure::After(measure), Some(structure)) => measure(a, rows, structure, self)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Adds the measurement of a format.
     pub(crate) fn add(&mut self, probe: impl Probe) {
         self.0.push(Arc::new(probe));

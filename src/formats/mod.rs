@@ -59,7 +59,7 @@ pub(crate) use work::{
     STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
 };
 
-use crate::analysis::{Analysis, FormatProbes, Probes, RowStats, Sampler, Structure};
+use crate::analysis::{Analysis, FormatProbe};
 use crate::device::{CsrSource, DeviceSpec, Gpu, Module, Ptr, Queue, Residency, Scaling};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind, memory};
@@ -82,6 +82,10 @@ registry::registry! {
     dia => Dia(DiaPlan),
 }
 
+/// Suffix of the names of kernels, of any format, that also multiply separate long rows.
+#[doc(hidden)]
+pub const SPLIT_ROWS: &str = ".split";
+
 /// A storage format. Implemented by the unit struct at the top of each format's folder.
 pub(crate) trait Format: 'static {
     /// Parameters of the format: plain data, spelled by `Display` and parsed by [`Format::parse`].
@@ -92,8 +96,9 @@ pub(crate) trait Format: 'static {
     /// An example of each kind of plan, for help and for the conformance tests.
     const EXAMPLES: &'static [&'static str];
 
-    /// Kernels, by file and name, that only [`Format::probe`] uses.
-    const PROBE_KERNELS: &'static [(&'static str, &'static str)] = &[];
+    /// Measurement of features of a matrix that the format alone needs, for its candidates and
+    /// their work.
+    const PROBE: Option<FormatProbe> = None;
 
     /// Parses the arguments between the parentheses of a plan's spelling.
     fn parse(args: &mut PlanArgs<'_>) -> Result<Self::Plan, Error>;
@@ -102,22 +107,6 @@ pub(crate) trait Format: 'static {
     #[cfg(test)]
     fn any_plan() -> BoxedStrategy<String> {
         crate::testing::any_example(Self::EXAMPLES)
-    }
-
-    /// Measures features of a matrix that the format alone needs, for its candidates and their
-    /// work. Called without the structure of columns and values, while that is measured, and then
-    /// with it.
-    ///
-    /// # Errors
-    ///
-    /// Errors of a GPU that has the matrix in its memory.
-    fn probe(
-        _: Sampler<'_>,
-        _: &RowStats,
-        _: Option<&Structure>,
-        _: &mut Probes,
-    ) -> Result<(), Error> {
-        Ok(())
     }
 
     /// Candidate plans for a matrix on a kind of device, with thresholds by the costs.
@@ -274,7 +263,8 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 /// time.
 pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// Enqueues `y = A x`; `y` is overwritten without being read. Never waits or allocates after
-    /// the first SpMV on a queue, unless the format documents otherwise.
+    /// the first SpMV on a queue, unless the format documents otherwise. The caller has locked the
+    /// queue: the host runs no task of a rayon pool.
     ///
     /// # Errors
     ///
@@ -329,6 +319,12 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Err(NoValueSlots::NO_VALUE_SLOTS)
     }
 
+    /// Largest number of vectors for which [`spmm`](Self::spmm) is as fast as that of a second
+    /// packing; 0 if the format has no kernels for SpMM.
+    fn spmm_limit(&self) -> usize {
+        0
+    }
+
     /// SpMM with the matrix on its GPU, if the format has kernels for it.
     ///
     /// # Errors
@@ -336,12 +332,6 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// Errors of the GPU and of compiling kernels.
     fn spmm(self: Arc<Self>, _: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
         Ok(None)
-    }
-
-    /// True if [`spmv`](Self::spmv) is synchronous: it waits for the queue, runs outside of it, and
-    /// returns when `y` is complete.
-    fn waits(&self) -> bool {
-        false
     }
 
     /// Bytes of the packed arrays in GPU memory.
@@ -363,12 +353,14 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
 
 /// Analyses a matrix, with the probes of all formats.
 pub(crate) fn analyze<T: Scalar>(a: CsrView<'_, T>) -> Analysis {
-    Analysis::with_probes(a, &PROBES)
+    Analysis::with_probes(a, PROBES)
 }
 
 /// Kernels that measure a matrix in the memory of a GPU.
 pub(crate) fn analysis_kernels<T: Scalar>() -> Vec<(Module, String)> {
-    Analysis::kernels::<T>().into_iter().chain(probe_kernels()).collect()
+    let probes = PROBES.iter().flatten().flat_map(|probe| probe.kernels);
+    let probes = probes.map(|&(file, name)| (file.into(), name.to_owned()));
+    Analysis::kernels::<T>().into_iter().chain(probes).collect()
 }
 
 /// Analyses a matrix in the memory of a GPU, with the same result but without the list of row
@@ -378,7 +370,7 @@ pub(crate) fn analysis_kernels<T: Scalar>() -> Vec<(Module, String)> {
 ///
 /// Errors of the GPU.
 pub(crate) fn analyze_on_gpu<T: Scalar>(a: &CsrSource<T>) -> Result<Analysis, Error> {
-    Analysis::on_gpu(a, &PROBES)
+    Analysis::on_gpu(a, PROBES)
 }
 
 /// Kinds of device that have plans.

@@ -182,18 +182,7 @@ macro_rules! registry {
         }
 
         /// Measurements that the formats make of a matrix themselves.
-        const PROBES: FormatProbes = FormatProbes {
-            probe: |a, rows, structure, probes| {
-                $($module::$Format::probe(a, rows, structure, probes)?;)+
-                Ok(())
-            },
-        };
-
-        /// Kernels that measure a matrix in the memory of a GPU for the formats themselves.
-        fn probe_kernels() -> impl Iterator<Item = (Module, String)> {
-            let kernels = [$($module::$Format::PROBE_KERNELS),+].into_iter().flatten();
-            kernels.map(|&(file, name)| (file.into(), name.to_owned()))
-        }
+        const PROBES: &[Option<FormatProbe>] = &[$($module::$Format::PROBE),+];
 
         impl Display for Plan {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -64,12 +64,6 @@ impl<T: Scalar> ResidentMatrix<T> {
         }
     }
 
-    /// True if a product waits until it is done, because the host takes part in it.
-    #[cfg(test)]
-    pub(crate) fn waits(&self) -> bool {
-        matches!(self, Self::Gpu(_, matrix) if matrix.waits())
-    }
-
     /// `y = A x`, executed directly on the CPU and enqueued on a GPU.
     ///
     /// `x` has `ncols` elements and `y` has `nrows`, checked by the caller.
@@ -87,8 +81,7 @@ impl<T: Scalar> ResidentMatrix<T> {
         self.check_places(stream, x, y)?;
         match (self, stream.queue()) {
             (Self::Gpu(_, matrix), Some(queue)) => {
-                // Not held during a wait, in which this thread may run other work.
-                let _lock = if matrix.waits() { None } else { Some(queue.lock()?) };
+                let _lock = queue.lock()?;
                 keep(queue, matrix, [x, y]);
                 // SAFETY: the lengths are right and the memory is this GPU's. Freeing it waits for
                 // work that uses it, and a graph keeps it.

@@ -133,7 +133,6 @@ impl<T: Scalar> Scaler<T> {
                 queue,
                 y,
                 by,
-                matrix.waits(),
                 &|product| matrix.spmv(queue, x, product),
                 &|| matrix.spmv_scaled(queue, x, y, by),
             )
@@ -141,8 +140,7 @@ impl<T: Scalar> Scaler<T> {
     }
 
     /// Enqueues `y = alpha p + beta y` for the product `p` that `multiply` enqueues; or the work
-    /// that `fused` enqueues, if it can do all in one. `waits`: true if the product waits for the
-    /// queue.
+    /// that `fused` enqueues, if it can do all in one.
     ///
     /// # Errors
     ///
@@ -152,20 +150,17 @@ impl<T: Scalar> Scaler<T> {
     ///
     /// `y` has as many elements as the scaler has rows, in the memory of the GPU, and lives until
     /// all is done.
-    #[expect(clippy::too_many_arguments, reason = "two closures, and where they work")]
     pub(crate) unsafe fn enqueue_scale(
         &self,
         gpu: Gpu,
         queue: &Queue,
         y: Ptr<T>,
         by: Scaling<'_, T>,
-        waits: bool,
         multiply: &dyn Fn(Ptr<T>) -> Result<(), Error>,
         fused: &dyn Fn() -> Result<bool, Error>,
     ) -> Result<(), Error> {
         let (alpha, beta) = (by.alpha.known(), by.beta.known());
-        // Not held during a wait, in which this thread may run other work.
-        let mut lock = if waits { None } else { Some(queue.lock()?) };
+        let _lock = queue.lock()?;
         // SAFETY: the caller's promise, for all of it; a product that is not in `y` has as many
         // elements.
         unsafe {
@@ -176,24 +171,15 @@ impl<T: Scalar> Scaler<T> {
             if needed && fused()? {
                 return Ok(());
             }
-            // If the products of a matrix wait, another may be running on this queue. Dropping the
-            // buffer waits for the queue.
-            let own;
             let product = if !needed {
                 Ptr::NULL
             } else if beta == Some(T::ZERO) {
                 y
-            } else if waits {
-                own = gpu.uninitialised(self.nrows)?;
-                own.ptr()
             } else {
                 self.on_gpu(gpu)?.product.on(queue)?
             };
             if needed {
                 multiply(product)?;
-            }
-            if lock.is_none() {
-                lock = Some(queue.lock()?);
             }
             let kernel = self.on_gpu(gpu)?.kernel;
             for first in (0..self.nrows).step_by(LAUNCH_ROWS) {
@@ -204,7 +190,6 @@ impl<T: Scalar> Scaler<T> {
                 let params = kernels::scaled::Scaled { product, nrows: rows as u32, out };
                 kernel.launch(queue, Launch::over(rows, 1).with(params))?;
             }
-            drop(lock);
             Ok(())
         }
     }

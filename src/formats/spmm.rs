@@ -152,11 +152,6 @@ pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
     /// `self` live until the SpMM is done.
     unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error>;
 
-    /// Largest number of vectors for which a second packing is not faster.
-    fn most(&self) -> usize {
-        usize::MAX
-    }
-
     /// Bytes of the arrays made for SpMM.
     fn bytes(&self) -> u64;
 }
@@ -186,14 +181,6 @@ impl<T: Scalar> SpmmData<T> {
         })
     }
 
-    /// Largest number of vectors for which a second packing is not faster.
-    pub(crate) fn most(&self) -> usize {
-        match self {
-            Self::Host(_) => usize::MAX,
-            Self::Gpu(on_gpu) => on_gpu.spmm.most(),
-        }
-    }
-
     /// Bytes of data derived from the matrix, without vectors.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
@@ -204,6 +191,15 @@ impl<T: Scalar> SpmmData<T> {
 }
 
 impl<T: Scalar> ResidentMatrix<T> {
+    /// Largest number of vectors for which SpMM with the packed arrays is as fast as with a second
+    /// packing; 0 if it cannot use them.
+    pub(crate) fn spmm_limit(&self) -> usize {
+        match self {
+            Self::Host(matrix) => matrix.spmm().map_or(0, |_| usize::MAX),
+            Self::Gpu(_, matrix) => matrix.spmm_limit(),
+        }
+    }
+
     /// Computes the SpMM with multivectors in host memory, for a matrix in host memory.
     ///
     /// `x` and `y` have the lengths given by `shape`, checked by the caller.
@@ -311,7 +307,7 @@ impl<T: Scalar> ResidentMatrix<T> {
                         // Locks the queue itself.
                         Some((scaler, by)) => {
                             let fused = &|| Ok(false);
-                            scaler.enqueue_scale(*gpu, queue, y.ptr(), by, false, &multiply, fused)
+                            scaler.enqueue_scale(*gpu, queue, y.ptr(), by, &multiply, fused)
                         }
                     }
                 }

@@ -34,7 +34,7 @@ pub struct Work {
     /// Scatter distance of the row sums: rows times the binary logarithm of the sorted window.
     pub scattered: u64,
     /// Number of slices, sections or jagged diagonals, plus rows with entries in the COO part.
-    pub groups: u64,
+    pub segments: u64,
     /// Slots of the largest unit of work that no two threads can share.
     pub serial_slots: u64,
     /// Maximum number of slots that one thread of a GPU processes.

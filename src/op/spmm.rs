@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Packings for SpMMs, each created at the first use.
 #[derive(Debug, Default)]
 pub(super) struct SpmmPackings<T: Scalar> {
-    /// For as many vectors as [`formats::SpmmData::most`].
-    few: OnceCell<SpmmPacking<T>>,
-    /// For more vectors.
-    many: OnceCell<SpmmPacking<T>>,
+    /// The matrix itself, for as many vectors as its [limit](ResidentMatrix::spmm_limit).
+    own: OnceCell<SpmmPacking<T>>,
+    /// A second packing, for more vectors.
+    second: OnceCell<SpmmPacking<T>>,
 }
 
 /// Data of SpMMs.
@@ -48,23 +48,20 @@ struct SecondPacking<T: Scalar> {
 impl<T: Scalar> SpmmPackings<T> {
     /// Bytes of second packings and of other data derived from the matrix.
     pub(super) fn bytes(&self) -> u64 {
-        let packings = [&self.few, &self.many].into_iter().filter_map(OnceCell::get);
+        let packings = [&self.own, &self.second].into_iter().filter_map(OnceCell::get);
         packings.map(SpmmPacking::bytes).sum()
     }
 
     /// Drops second packings.
     pub(super) fn forget_copies(&mut self) {
-        for packing in [&mut self.few, &mut self.many] {
-            if packing.get().is_some_and(|packing| packing.second.is_some()) {
-                *packing = OnceCell::new();
-            }
-        }
+        self.second = OnceCell::new();
     }
 
     /// Descriptions of the packings that exist, each with the largest number of vectors that it is
     /// used for.
-    pub(super) fn explain(&self) -> [Option<(usize, AuxiliaryPacking<'_>)>; 2] {
-        [&self.few, &self.many].map(|packing| packing.get().map(SpmmPacking::explain))
+    pub(super) fn explain(&self, limit: usize) -> [Option<(usize, AuxiliaryPacking<'_>)>; 2] {
+        let (own, second) = (self.own.get(), self.second.get());
+        [own.map(|own| (limit, own.explain())), second.map(|second| (usize::MAX, second.explain()))]
     }
 }
 
@@ -77,14 +74,13 @@ impl<T: Scalar> SpmmPacking<T> {
         self.data.bytes() + self.second.as_ref().map_or(0, |second| second.matrix.bytes())
     }
 
-    fn explain(&self) -> (usize, AuxiliaryPacking<'_>) {
-        let packing = match &self.second {
+    fn explain(&self) -> AuxiliaryPacking<'_> {
+        match &self.second {
             None => AuxiliaryPacking::Shared,
             Some(SecondPacking { plan, matrix, seconds }) => {
                 AuxiliaryPacking::Own { plan, bytes: matrix.bytes(), seconds: *seconds }
             }
-        };
-        (self.data.most(), packing)
+        }
     }
 
     /// The matrix that SpMM uses.
@@ -208,7 +204,7 @@ impl<T: Scalar> SparseOp<T> {
                             None => multiply(y),
                             Some(scaler) => {
                                 let fused = &|| Ok(false);
-                                scaler.enqueue_scale(*gpu, queue, y, by, false, &multiply, fused)
+                                scaler.enqueue_scale(*gpu, queue, y, by, &multiply, fused)
                             }
                         }
                     }
@@ -320,17 +316,19 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Data of SpMMs with `count` vectors, created at the first use.
     fn spmm_packing(&self, count: usize) -> Result<&SpmmPacking<T>, Error> {
-        let SpmmPackings { few, many } = &self.spmm_packings;
-        let few = get_or_make(few, &self.lazy_packing, || {
-            match formats::SpmmData::of(&self.matrix, self.ncols)? {
-                Some(data) => Ok(SpmmPacking::new(None, data)),
-                None => self.second_packing(),
-            }
-        })?;
-        if count <= few.data.most() {
-            return Ok(few);
+        let SpmmPackings { own, second } = &self.spmm_packings;
+        if count > self.matrix.spmm_limit() {
+            return get_or_make(second, &self.lazy_packing, || self.second_packing());
         }
-        get_or_make(many, &self.lazy_packing, || self.second_packing())
+        get_or_make(own, &self.lazy_packing, || {
+            Ok(SpmmPacking::new(None, self.spmm_data(&self.matrix)?))
+        })
+    }
+
+    /// Data of SpMMs with a packing that can multiply several vectors.
+    fn spmm_data(&self, matrix: &ResidentMatrix<T>) -> Result<formats::SpmmData<T>, Error> {
+        let data = formats::SpmmData::of(matrix, self.ncols)?;
+        Ok(data.expect("a packing with a limit above 0 has kernels for SpMM"))
     }
 
     /// Packs the matrix a second time, with the best plan for SpMM, on the operator's device.
@@ -338,9 +336,7 @@ impl<T: Scalar> SparseOp<T> {
         self.check_copies("with several vectors")?;
         let (second, seconds) = timed(|| self.packed_for_spmm());
         let (plan, matrix) = second?;
-        let Some(data) = formats::SpmmData::of(&matrix, self.ncols)? else {
-            unreachable!("the plan is one that can multiply several vectors")
-        };
+        let data = self.spmm_data(&matrix)?;
         Ok(SpmmPacking::new(Some(SecondPacking { plan, matrix, seconds }), data))
     }
 

@@ -104,7 +104,8 @@ impl<T: Scalar> SparseOp<T> {
                 seconds: op.preparation.total(),
             },
         });
-        AuxiliaryPackings { transposed, spmm: self.spmm_packings.explain() }
+        let spmm = self.spmm_packings.explain(self.matrix.spmm_limit());
+        AuxiliaryPackings { transposed, spmm }
     }
 }
 

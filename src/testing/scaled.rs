@@ -135,8 +135,7 @@ fn a_graph_reads_its_factors_at_launch() {
     let Some(device) = gpu() else { return };
     let a = skewed();
     let x: Vec<f32> = x_vector(5000);
-    let waits =
-        |plan: &Plan| ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap().waits();
+    let waits = |plan: &Plan| plan.to_string().contains("tail:host");
     for plan in plans(&a).filter(|plan| !waits(plan)) {
         let stream = Stream::new(device).unwrap();
         let mut factors = DeviceVec::from_slice(device, &[0.0, 0.0]).unwrap();

@@ -398,6 +398,10 @@ fn a_second_packing_is_counted_explained_and_limited() {
             let again = *device != Device::Cpu && shared == "csr(balanced)";
             assert_eq!(text.contains("at most 4\nvectors  psell"), again, "{text}");
             assert_eq!(op.memory_bytes() - before > grown * 2, again, "{text}");
+            let op = case.operator(device, &shared.parse().unwrap());
+            apply_multi(&op, 8, &x, &mut y, Layout::RowMajor).unwrap();
+            let tables = op.explain().to_string().contains("the same arrays");
+            assert_ne!(tables, again, "no tables for fewer vectors");
         }
     }
 }

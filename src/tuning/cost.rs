@@ -54,7 +54,7 @@ pub enum Term {
     /// Rows whose length differs from that of the row before.
     Uneven,
     /// Starting slices, sections and diagonals.
-    Groups,
+    Segments,
     /// Gathers of `x` that miss the nearest cache.
     NearMisses,
     /// Gathers of `x` that miss the middle caches.
@@ -95,7 +95,7 @@ impl Term {
         Self::Rows,
         Self::Scatter,
         Self::Uneven,
-        Self::Groups,
+        Self::Segments,
         Self::NearMisses,
         Self::FarMisses,
         Self::Contention,
@@ -136,7 +136,7 @@ impl Term {
             Self::Rows => "row sums",
             Self::Scatter => "permuted rows",
             Self::Uneven => "changes of the row length",
-            Self::Groups => "slices, sections or diagonals",
+            Self::Segments => "slices, sections or diagonals",
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
             Self::Contention => "SM contention with the previous launch",
             Self::Launches => "further kernel launches",
@@ -221,7 +221,7 @@ coefficients! {
     /// A row whose length differs from that of the row before; additional.
     uneven,
     /// A slice, section or diagonal, or a row in the COO part.
-    group,
+    segment,
     /// A gather that misses the nearest cache.
     near_miss,
     /// A gather that misses the middle caches.
@@ -268,7 +268,7 @@ impl Coefficients {
             (work.tail, self.tail),
             (work.rows, self.row),
             (work.scattered, self.scattered),
-            (work.groups, self.group),
+            (work.segments, self.segment),
             (work.bytes(), self.byte),
             (work.gathered, self.gathered),
         ];
@@ -361,7 +361,7 @@ pub fn work_terms(
         work.rows as f64,
         work.scattered as f64,
         work.rows.saturating_sub(branchless) as f64 * surprises / rows.max(1.0),
-        work.groups as f64,
+        work.segments as f64,
         missing(reach.near),
         missing(reach.far),
         // Two launches can each have multiprocessors of their own only if their blocks together do

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
 use sparseop::device::{Ceilings, DeviceSpec, prepare_threads};
-use sparseop::formats::psell::SPLIT_ROWS;
+use sparseop::formats::SPLIT_ROWS;
 use sparseop::formats::{Plan, Target};
 use sparseop::tuning::correction::{Correction, correction_features};
 use sparseop::tuning::cost::{self, CacheReach, Term, WorkTerms};

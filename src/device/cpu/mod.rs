@@ -15,6 +15,7 @@ pub(crate) use strip::{Slots, strip};
 pub use threads::prepare_threads;
 
 use crate::{Scalar, parallel};
+use std::cell::Cell;
 use std::ops::{AddAssign, Range};
 use std::sync::{Mutex, PoisonError};
 
@@ -106,6 +107,7 @@ pub(crate) fn run_all<const N: usize>(tasks: [&mut (dyn FnMut() + Send); N]) {
 ///
 /// Inside a rayon pool the threads of the pool run them; elsewhere the caller and a team with as
 /// many threads as rayon's pool. In a child of `fork` the caller is alone.
+/// [Without pools](without_pools) the caller is alone inside a pool and while the team is busy.
 fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
     if count <= 1 {
         return (0..count).for_each(part);
@@ -115,8 +117,30 @@ fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
     if !in_pool && rayon::current_num_threads() == 1 {
         (0..count).for_each(part);
     } else if in_pool || !team::share(count, part) {
-        parallel::for_each(count, part);
+        if WITHOUT_POOLS.get() {
+            (0..count).for_each(part);
+        } else {
+            parallel::for_each(count, part);
+        }
     }
+}
+
+thread_local! {
+    /// True while the thread is in [`without_pools`].
+    static WITHOUT_POOLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work` without tasks in rayon's pools. A thread that waits for such tasks runs others
+/// meanwhile, which may need a lock that it holds.
+pub(crate) fn without_pools<R>(work: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            WITHOUT_POOLS.set(self.0);
+        }
+    }
+    let _restore = Restore(WITHOUT_POOLS.replace(true));
+    work()
 }
 
 /// Runs a kernel over every part of a [`partition`] with the widest vectors of the machine.
@@ -239,6 +263,7 @@ pub(crate) fn brand() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{thread, time::Duration};
 
     #[test]
     fn parts_cover_everything_once_and_balance() {
@@ -257,6 +282,24 @@ mod tests {
         assert_eq!(unsharable(5 * PART_WORK, 2), 6.0 / 5.0);
         assert_eq!(unsharable(u64::MAX, 2), 1.0);
         assert_eq!(unsharable(u64::MAX, 512), 2.0);
+    }
+
+    #[test]
+    fn without_pools_a_thread_of_a_pool_does_everything_itself() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let threads = Mutex::new(Vec::new());
+        let part = |_| {
+            threads.lock().unwrap().push(thread::current().id());
+            thread::sleep(Duration::from_micros(100));
+        };
+        let caller = pool.install(|| {
+            // A task that the caller would run if it waited for the pool.
+            rayon::spawn(|| thread::sleep(Duration::from_micros(100)));
+            without_pools(|| for_each(50, &part));
+            assert!(!WITHOUT_POOLS.get(), "restored");
+            thread::current().id()
+        });
+        assert_eq!(threads.into_inner().unwrap(), [caller; 50]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ use super::{
     Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties, Target,
     ValueArrays, Work, megabytes, vector_bytes,
 };
-use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
+use crate::analysis::{Analysis, FormatProbe, Measure};
 use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{filled, try_copied, try_zeroed};
@@ -96,6 +96,13 @@ impl Format for Blocked {
         "blocked(hot:1,values:packed)",
         "blocked(kib:256)",
     ];
+    const PROBE: Option<FormatProbe> = Some(FormatProbe {
+        measure: Measure::After(|a, rows, structure, probes| {
+            Blocking::new(a, rows, structure)?.into_iter().for_each(|found| probes.add(found));
+            Ok(())
+        }),
+        kernels: &[],
+    });
 
     #[cfg(test)]
     fn any_plan() -> proptest::strategy::BoxedStrategy<String> {
@@ -104,19 +111,6 @@ impl Format for Blocked {
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<BlockedPlan, Error> {
         BlockedPlan::parse(args)
-    }
-
-    fn probe(
-        a: Sampler<'_>,
-        rows: &RowStats,
-        structure: Option<&Structure>,
-        probes: &mut Probes,
-    ) -> Result<(), Error> {
-        let Some(structure) = structure else { return Ok(()) };
-        if let Some(blocking) = Blocking::new(a, rows, structure)? {
-            probes.add(blocking);
-        }
-        Ok(())
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<BlockedPlan> {
@@ -175,7 +169,7 @@ impl Format for Blocked {
             slots,
             gathered: wide,
             rows: analysis.rows.nrows as u64,
-            groups: parts,
+            segments: parts,
             relaunches: match plan.x {
                 Block::Windows => 1,
                 Block::Hot => 3,

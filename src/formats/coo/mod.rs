@@ -99,7 +99,7 @@ impl Format for Coo {
             vector_bytes: vector_bytes(analysis, scalar),
             tail: analysis.rows.nnz,
             rows: analysis.rows.nrows as u64,
-            groups: analysis.rows.nrows as u64 - analysis.rows.empty_rows,
+            segments: analysis.rows.nrows as u64 - analysis.rows.empty_rows,
             // If not every row is written, `y` is cleared first.
             relaunches: match plan {
                 CooPlan::Segments => {

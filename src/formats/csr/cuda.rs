@@ -125,8 +125,8 @@ enum Assignment {
     /// Number of lanes per row.
     Lanes(u32),
     /// One block per chunk, with the words by which it passes on its sum of a row that continues in
-    /// the next chunk. None if no row is cut.
-    Chunks(Chunks, Option<Scratch<u64>>),
+    /// the next chunk.
+    Chunks(Chunks, Scratch<u64>),
 }
 
 /// Chunks of a matrix.
@@ -166,15 +166,10 @@ impl Chunks {
         Ok(Self { count, table, any_cut: any_cut.to_vec()? == [1] })
     }
 
-    /// Words of the parts of cut rows for `vectors` vectors.
+    /// Words for the parts of cut rows, for `vectors` vectors. They are zero between products.
     fn part_words<T>(&self, vectors: usize) -> usize {
         let words = self.count as usize * vectors * size_of::<T>() / size_of::<u32>();
         if self.any_cut { words } else { 0 }
-    }
-
-    /// Words for the parts of cut rows, zero between products. None if there are none.
-    fn parts(gpu: Gpu, words: usize) -> Option<Scratch<u64>> {
-        (words > 0).then(|| Scratch::cleared(gpu, words))
     }
 }
 
@@ -192,7 +187,7 @@ fn kernel_of<T: Scalar>(
         CsrPlan::Vector(lanes) => Assignment::Lanes(lanes),
         CsrPlan::Balanced => {
             let chunks = Chunks::new(chunking.cutting, matrix, module)?;
-            let parts = Chunks::parts(gpu, chunks.part_words::<T>(1));
+            let parts = Scratch::cleared(gpu, chunks.part_words::<T>(1));
             Assignment::Chunks(chunks, parts)
         }
     };
@@ -299,7 +294,7 @@ impl<T: Scalar> DeviceCsr<T> {
                 launch.with(kernels::csr::Rows { row_ptr, cols, values, nrows, x, out, l2_shares })
             }
             Assignment::Chunks(chunks, parts) => {
-                let parts = parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?;
+                let parts = parts.on(queue)?;
                 Launch::new(chunks.count, BLOCK).with(kernels::csr::Balanced {
                     row_ptr,
                     cols,
@@ -341,6 +336,13 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
         Ok(ValueArrays::Plain([self.matrix.values.numbers(), Default::default()]))
     }
 
+    fn spmm_limit(&self) -> usize {
+        match &self.assignment {
+            Assignment::Lanes(_) => 0,
+            Assignment::Chunks(..) => ChunkSpmm::<T>::MAX,
+        }
+    }
+
     fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
         Ok(ChunkSpmm::of(self, gpu)?.map(|spmm| Box::new(spmm) as _))
     }
@@ -375,9 +377,9 @@ mod tests {
             let host = chunks(a.row_ptr(), Cutting::of_rows(a.row_ptr()));
             let source = CsrSource::upload(a.view(), *gpu).unwrap();
             let packed = DeviceCsr::from_device(CsrPlan::Balanced, &source).unwrap();
-            let Assignment::Chunks(made, parts) = &packed.assignment else { panic!("{spec}") };
+            let Assignment::Chunks(made, _) = &packed.assignment else { panic!("{spec}") };
             assert_eq!(made.table.to_vec().unwrap(), host, "{spec}");
-            assert_eq!(parts.is_some(), any_cut(&host), "{spec}");
+            assert_eq!(made.any_cut, any_cut(&host), "{spec}");
             assert_eq!(packed.matrix.row_ptr.to_vec().unwrap(), a.row_ptr(), "{spec}");
         }
     }

@@ -32,7 +32,7 @@ use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
     Target, ValueArrays, Work, chain_us, megabytes, vector_bytes,
 };
-use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
+use crate::analysis::{Analysis, FormatProbe, Measure};
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{Gpu, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
@@ -71,23 +71,16 @@ impl Format for Dia {
     type Host<T: Scalar> = HostDia<T>;
 
     const EXAMPLES: &'static [&'static str] = &["dia"];
-    const PROBE_KERNELS: &'static [(&'static str, &'static str)] =
-        &[(offsets::FILE, offsets::KERNEL)];
+    const PROBE: Option<FormatProbe> = Some(FormatProbe {
+        measure: Measure::Beside(|a, rows, probes| {
+            probes.add(DiagonalCount::new(a, rows)?);
+            Ok(())
+        }),
+        kernels: &[(offsets::FILE, offsets::KERNEL)],
+    });
 
     fn parse(_: &mut PlanArgs<'_>) -> Result<DiaPlan, Error> {
         Ok(DiaPlan)
-    }
-
-    fn probe(
-        a: Sampler<'_>,
-        rows: &RowStats,
-        structure: Option<&Structure>,
-        probes: &mut Probes,
-    ) -> Result<(), Error> {
-        if structure.is_none() {
-            probes.add(DiagonalCount::new(a, rows)?);
-        }
-        Ok(())
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, _: Target) -> Vec<DiaPlan> {
@@ -108,7 +101,7 @@ impl Format for Dia {
             vector_bytes: vector_bytes(analysis, scalar),
             slots,
             rows: nrows,
-            groups: slices,
+            segments: slices,
             critical_path: diagonals,
             ..Work::default()
         }

@@ -1,6 +1,7 @@
 //! HYB on a GPU: ELL, followed by adding the COO part, which the GPU or the host multiplies.
 
 use super::{HostHyb, HybPlan, TailProcessor};
+use crate::device::cpu::without_pools;
 use crate::device::{Buffer, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Residency, kernels};
 use crate::formats::coo::{DeviceTail, HostCoo};
 use crate::formats::ell::DeviceEll;
@@ -82,7 +83,6 @@ impl<T: Scalar> HostTail<T> {
     ) -> Result<(), Error> {
         queue.synchronize()?;
         let free = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // No lock is held while the host multiplies: its threads may start another SpMV.
         let mut buffers = free.map_or_else(|| self.new_buffers(), Ok)?;
         // SAFETY: the caller's promise.
         let done = unsafe { self.enqueue(&mut buffers, first, x, y) };
@@ -120,7 +120,8 @@ impl<T: Scalar> HostTail<T> {
         unsafe { queue.copy_out(buffers.x.as_mut_slice(), x)? };
         queue.synchronize()?;
         first(queue)?;
-        self.coo.spmv(buffers.x.as_slice(), buffers.host_sums.as_mut_slice());
+        let (from, sums) = (buffers.x.as_slice(), buffers.host_sums.as_mut_slice());
+        without_pools(|| self.coo.spmv(from, sums));
         let (rows, sums) = (self.rows.ptr(), buffers.sums.ptr());
         let params = kernels::hyb::Add { rows, sums, count: self.rows.len() as u32, y };
         let launch = Launch::over(self.rows.len(), 1).with(params);
@@ -168,10 +169,6 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceHyb<T> {
             // SAFETY: as above.
             ResidentTail::Host(Some(tail)) => unsafe { tail.spmv_add_to(ell, queue, x, y) },
         }
-    }
-
-    fn waits(&self) -> bool {
-        matches!(self.tail, ResidentTail::Host(Some(_)))
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {

@@ -136,7 +136,7 @@ impl Format for Hyb {
     }
 
     fn estimate_us(_: &HybPlan, analysis: &Analysis, work: &Work) -> f64 {
-        let rows = 8.2 * millions(analysis.rows.nrows as u64) + 12.7 * millions(work.groups);
+        let rows = 8.2 * millions(analysis.rows.nrows as u64) + 12.7 * millions(work.segments);
         let chain = chain_us(work, 0.055, 0.063);
         // The COO part is a second launch.
         8.5 + 0.125 * megabytes(work) + chain + rows + 2.5 * millions(work.tail)
@@ -155,7 +155,7 @@ impl Format for Hyb {
         Work {
             matrix_bytes: ell.matrix_bytes.saturating_add(tail * coo::entry_bytes(scalar)),
             tail,
-            groups: histogram.rows_longer(width),
+            segments: histogram.rows_longer(width),
             relaunches: coo::launches(tail),
             ..ell
         }

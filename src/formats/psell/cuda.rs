@@ -299,6 +299,10 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
         Ok(numbers(&self.values).and(long, &self.dictionary))
     }
 
+    fn spmm_limit(&self) -> usize {
+        usize::MAX
+    }
+
     fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
         Ok(Some(Box::new(Spmm::new(self, gpu)?)))
     }

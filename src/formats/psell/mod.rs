@@ -87,7 +87,7 @@ mod unpack;
 mod work;
 
 pub use super::ValueEncoding;
-pub use plan::{PsellPlan, SPLIT_ROWS};
+pub use plan::PsellPlan;
 pub(crate) use probe::SliceProbe;
 
 use super::encoded::{Coder, DeviceValues, Sink, Stored, map_array, with_slack};
@@ -95,7 +95,7 @@ use super::{
     Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, NoValueSlots, PlanArgs,
     PlanProperties, Target, Work, sell,
 };
-use crate::analysis::{Analysis, Probes, RowStats, Sampler, Structure};
+use crate::analysis::{Analysis, FormatProbe, Measure};
 use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::try_zeroed;
@@ -151,6 +151,13 @@ impl Format for Psell {
         "psell(sigma:512,values:f16)",
         "psell(sigma:100000,values:f32,group:4,split:9)",
     ];
+    const PROBE: Option<FormatProbe> = Some(FormatProbe {
+        measure: Measure::Beside(|a, rows, probes| {
+            probes.add(SliceProbe::new(a, rows)?);
+            Ok(())
+        }),
+        kernels: &[],
+    });
 
     #[cfg(test)]
     fn any_plan() -> proptest::strategy::BoxedStrategy<String> {
@@ -159,18 +166,6 @@ impl Format for Psell {
 
     fn parse(args: &mut PlanArgs<'_>) -> Result<PsellPlan, Error> {
         PsellPlan::parse(args)
-    }
-
-    fn probe(
-        a: Sampler<'_>,
-        rows: &RowStats,
-        structure: Option<&Structure>,
-        probes: &mut Probes,
-    ) -> Result<(), Error> {
-        if structure.is_none() {
-            probes.add(SliceProbe::new(a, rows)?);
-        }
-        Ok(())
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<PsellPlan> {

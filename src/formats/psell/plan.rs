@@ -2,13 +2,9 @@
 
 use super::{Order, SliceProbe};
 use crate::analysis::{Analysis, Distinct};
-use crate::formats::{PlanArgs, Target, ValueEncoding};
+use crate::formats::{PlanArgs, SPLIT_ROWS, Target, ValueEncoding};
 use crate::{Error, Precision};
 use std::fmt::{self, Display};
-
-/// Suffix of the names of kernels that also multiply separate long rows.
-#[doc(hidden)]
-pub const SPLIT_ROWS: &str = ".split";
 
 /// Plan `psell(sigma:S)`, with `values`, `group`, `split` and `warps` unless they are the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

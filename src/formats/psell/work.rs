@@ -64,7 +64,7 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
         rows: nrows,
         branchless: nrows,
         scattered: scattered(nrows, window),
-        groups: sizes.slices + long_rows,
+        segments: sizes.slices + long_rows,
         serial_slots: (lane_slots * lanes).min(sizes.entries),
         critical_path: (own * slots_per_step).min(lane_slots),
         long_rows,

@@ -3,7 +3,7 @@
 
 use super::super::constants::SHARERS;
 use super::{Assignment, Chunks, DeviceCsr, FILE as SPMV_FILE};
-use crate::device::{BLOCK, Gpu, Launch, Module, Ptr, Queue, Scratch, kernels};
+use crate::device::{BLOCK, Gpu, Launch, Module, Queue, Scratch, kernels};
 use crate::formats::{DeviceSpmm, DeviceVectors, UnitKernels};
 use crate::{Error, Scalar};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ pub(super) struct ChunkSpmm<T> {
     /// as many threads.
     chunks: Arc<Vec<Chunks>>,
     /// Words by which a chunk passes on its sums of a row that continues in the next chunk, for any
-    /// of the tables. None if no row is cut.
-    parts: Option<Scratch<u64>>,
+    /// of the tables.
+    parts: Scratch<u64>,
 }
 
 impl<T: Scalar> ChunkSpmm<T> {
     /// Largest number of vectors for which packed SELL, whose lanes add the entries of a row
     /// without exchanging sums, is not faster.
-    const MAX: usize = SHARERS as usize * DeviceVectors::<T>::UNITS[0];
+    pub(super) const MAX: usize = SHARERS as usize * DeviceVectors::<T>::UNITS[0];
 
     /// Cuts the matrix for every number of threads, and loads the kernels on its GPU. None if the
     /// matrix is not in chunks.
@@ -52,7 +52,7 @@ impl<T: Scalar> ChunkSpmm<T> {
         let (last, widest) = (chunks.len() - 1, DeviceVectors::<T>::UNITS[0]);
         let vectors = |at| if at == last { Self::MAX } else { widest << at };
         let words = chunks.iter().enumerate().map(|(at, own)| own.part_words::<T>(vectors(at)));
-        let parts = Chunks::parts(gpu, words.max().unwrap_or(0));
+        let parts = Scratch::cleared(gpu, words.max().unwrap_or(0));
         Ok(Some(Self { kernels, chunks: Arc::new(chunks), parts, matrix }))
     }
 }
@@ -77,7 +77,7 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
             nrows: matrix.nrows as u32,
             nnz: matrix.values.len() as u64,
             vectors: vectors.in_units(unit),
-            parts: self.parts.as_ref().map_or(Ok(Ptr::NULL), |parts| parts.on(queue))?,
+            parts: self.parts.on(queue)?,
             shift: shift as u32,
         });
         // SAFETY: the kernel is `csr_spmm_chunks` for these offsets and the run of the table for
@@ -85,10 +85,6 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
         // every chunk and vector, zero before and after the launch. The vectors are the caller's
         // promise.
         unsafe { kernel.launch(queue, launch) }
-    }
-
-    fn most(&self) -> usize {
-        Self::MAX
     }
 
     fn bytes(&self) -> u64 {
