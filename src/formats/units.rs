@@ -5,6 +5,7 @@ use super::constants::{NONE, UNIT};
 use crate::Error;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{Buffer, Gpu, Ptr};
+use crate::memory::{filled, joined, listed};
 use crate::parallel;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -25,9 +26,10 @@ impl Units {
     ///
     /// # Errors
     ///
-    /// [`Error::GpuMemory`] if the GPU does not have enough memory left; [`Error::Gpu`].
+    /// [`Error::GpuMemory`] if the GPU does not have enough memory left; [`Error::Gpu`];
+    /// [`Error::HostMemory`].
     pub(super) fn upload(gpu: Gpu, slots: Vec<u32>) -> Result<Arc<Self>, Error> {
-        let (units, from) = by_unit(&slots);
+        let (units, from) = by_unit(&slots)?;
         Ok(Arc::new(Self { units: gpu.upload(&units)?, from: gpu.upload(&from)? }))
     }
 
@@ -51,10 +53,14 @@ impl Units {
 const TOGETHER: usize = 1 << 12;
 
 /// Returns the units and the entries of their slots, for entries with the given slots.
-fn by_unit(slots: &[u32]) -> (Vec<u32>, Vec<u32>) {
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
+fn by_unit(slots: &[u32]) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let last = parallel::map_ranges(slots.len(), TOGETHER, |range| slots[range].iter().max());
     let end = last.into_iter().flatten().max().map_or(0, |&last| last as usize + 1);
-    let mut entries = vec![NONE; end.next_multiple_of(UNIT)];
+    let mut entries = filled(end.next_multiple_of(UNIT), NONE)?;
     let out = Output::new(&mut entries);
     for_each_part(&partition(slots.len(), 1, |entry| entry as u64), |range| {
         for entry in range {
@@ -69,16 +75,16 @@ fn by_unit(slots: &[u32]) -> (Vec<u32>, Vec<u32>) {
     let units = parallel::map_ranges(entries.len() / UNIT, TOGETHER, |units| {
         units.filter_map(first).collect::<Vec<_>>()
     });
-    let mut units = units.concat();
+    let mut units = joined(&units)?;
     units.par_sort_unstable();
-    let mut from = vec![NONE; units.len() * UNIT];
+    let mut from = filled(units.len() * UNIT, NONE)?;
     let chunks = from.chunks_mut(UNIT * TOGETHER).zip(units.chunks(TOGETHER));
     parallel::for_each_item(chunks, |(from, units)| {
         for (from, &(_, unit)) in from.chunks_mut(UNIT).zip(units) {
             from.copy_from_slice(&entries[unit as usize * UNIT..][..UNIT]);
         }
     });
-    (units.into_iter().map(|(_, unit)| unit).collect(), from)
+    Ok((listed(units.into_iter().map(|(_, unit)| unit))?, from))
 }
 
 #[cfg(test)]
@@ -87,7 +93,7 @@ mod tests {
 
     /// Emulates the kernel on `slots` slots that hold 7.
     fn scattered(slots: &[u32], len: usize) -> Vec<u32> {
-        let (units, from) = by_unit(slots);
+        let (units, from) = by_unit(slots).unwrap();
         assert_eq!(from.len(), units.len() * UNIT);
         let mut out = vec![7; len];
         for (i, &entry) in from.iter().enumerate() {
@@ -130,7 +136,7 @@ mod tests {
                     (sorted / 32 * 64 + k) * 32 + sorted % 32;
             }
         }
-        let (units, from) = by_unit(&slots);
+        let (units, from) = by_unit(&slots).unwrap();
         assert_eq!(units.len() * UNIT, slots.len());
         // A block of 256 threads scatters the values of 32 rows.
         for from in from.chunks(256 * PER_THREAD) {
