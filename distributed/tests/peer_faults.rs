@@ -18,9 +18,11 @@ use std::time::Duration;
 /// Failures of each kind in the whole work; with `SPARSEOP_TEST_LARGE` every call fails.
 const FAILURES: usize = 100;
 
-/// Time limits of parts that are built, during which kernels are compiled, and of parts that work.
+/// Time limits of parts that are built, of those that work, and of the first ones, whose kernels
+/// are compiled.
 const BUILDING: Duration = Duration::from_secs(5);
 const WORKING: Duration = Duration::from_secs(1);
+const COMPILING: Duration = Duration::from_secs(60);
 
 fn settings() -> Settings {
     Settings { max_iterations: 40, ..Settings::default() }
@@ -45,11 +47,12 @@ fn multiply(op: &DistributedOp<f64>) -> Result<Vec<f64>, Error> {
 /// Builds an operator and uses it. The results that are complete are in `done`.
 fn work(
     gpus: &[Device],
+    limit: Duration,
     a: &CsrMatrix<f64>,
     op: &mut Option<DistributedOp<f64>>,
     done: &mut Results,
 ) -> Result<(), Error> {
-    let op = build(gpus, WORKING, a, op)?;
+    let op = build(gpus, limit, a, op)?;
     done.push(multiply(op)?);
     let (x, mut y) = (vec![1.0; a.nrows()], vec![0.0; a.ncols()]);
     op.apply_transpose(&x, &mut y)?;
@@ -80,10 +83,11 @@ fn every_failure(faults: &Faults) {
     let trial = Trial { name: "building", right: &right, kinds, failures: None, gpus: 2 };
     trial.run(faults, |op, _| build(gpus, BUILDING, &a, op).map(drop), multiply);
     let mut right = Results::new();
-    work(gpus, &a, &mut None, &mut right).unwrap();
+    // It loads further kernels.
+    work(gpus, COMPILING, &a, &mut None, &mut right).unwrap();
     let failures = env::var_os("SPARSEOP_TEST_LARGE").is_none().then_some(FAILURES);
     let trial = Trial { name: "working", right: &right, failures, ..trial };
-    trial.run(faults, |op, done| work(gpus, &a, op, done), multiply);
+    trial.run(faults, |op, done| work(gpus, WORKING, &a, op, done), multiply);
 }
 
 #[test]

@@ -39,7 +39,7 @@ static ENTRY: LazyLock<StoredEntry> = LazyLock::new(|| {
     let timed = |plan: &str, outcome| TimedPlan {
         plan: plan.parse().unwrap(),
         prepare: Some(1e-6),
-        median: Some(2e-6),
+        product: Some(2e-6),
         spread: None,
         rounds: 5,
         outcome,

@@ -27,19 +27,20 @@ pub struct Work {
     pub masked_slots: u64,
     /// Of `slots`, those in column-major arrays, past the columns that hardware prefetchers follow.
     pub strided_slots: u64,
-    /// Number of entries in the COO part.
-    pub tail: u64,
+    /// Number of entries outside of the slots: in a COO part, or in long rows.
+    pub outside: u64,
     /// Number of row sums written.
     pub rows: u64,
     /// Scatter distance of the row sums: rows times the binary logarithm of the sorted window.
     pub scattered: u64,
-    /// Number of slices, sections or jagged diagonals, plus rows with entries in the COO part.
-    pub segments: u64,
+    /// Number of starts: of slices, sections, jagged diagonals, tiles, chunks, parts of rows and
+    /// long rows, and rows of a COO part.
+    pub starts: u64,
     /// Slots of the largest unit of work that no two threads can share.
     pub serial_slots: u64,
     /// Maximum number of slots that one thread of a GPU processes.
     pub critical_path: u64,
-    /// Of `slots` and `tail`, those whose value is looked up by its code.
+    /// Of `slots` and `outside`, those whose value is looked up by its code.
     pub decoded: u64,
     /// Of `rows`, those whose length no branch depends on.
     pub branchless: u64,
@@ -67,7 +68,7 @@ impl Work {
     /// Padding ratio: stored slots over entries. 1 without padding and for a matrix without
     /// entries.
     pub fn padding_ratio(&self, nnz: u64) -> f64 {
-        if nnz == 0 { 1.0 } else { (self.slots + self.tail) as f64 / nnz as f64 }
+        if nnz == 0 { 1.0 } else { (self.slots + self.outside) as f64 / nnz as f64 }
     }
 }
 

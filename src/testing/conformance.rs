@@ -86,7 +86,7 @@ pub(super) fn check_plan<T: Scalar>(plan: &Plan, a: &CsrMatrix<T>, name: &str) {
     let work = plan.work(&analysis, T::KIND);
     let packed = plan.pack(a.view()).unwrap();
     check_bytes(packed.matrix_bytes(), plan, &analysis, T::KIND, &context);
-    assert!(work.slots + work.tail >= a.nnz() as u64, "slots of {context}");
+    assert!(work.slots + work.outside >= a.nnz() as u64, "slots of {context}");
     for device in devices() {
         check_on(device, plan, a, &format!("{context} on {device}"));
     }
@@ -123,7 +123,7 @@ pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>
     let resident = pack(a);
     assert_eq!(resident.unpack().unwrap(), *a, "unpacking {context}");
     let work = plan.work(&Analysis::of(a.view()), T::KIND);
-    if *device != Device::Cpu && plan.to_string().contains("tail:host") && work.tail > 0 {
+    if *device != Device::Cpu && plan.to_string().contains("tail:host") && work.outside > 0 {
         // The host keeps its part of the arrays.
         let all = work.matrix_bytes;
         assert!(

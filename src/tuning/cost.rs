@@ -17,8 +17,8 @@ use crate::device::{DeviceSpec, cpu};
 use crate::formats::Work;
 use serde::{Deserialize, Serialize};
 
-/// Number of entries in a piece of the longest row. Coefficients are fitted to this unit.
-const PIECE: f64 = 1024.0;
+/// Number of entries in which the longest row is counted. Coefficients are fitted to this unit.
+const LONG_ROW_UNIT: f64 = 1024.0;
 
 /// Work terms of one product, in the order of [`Term::ALL`].
 pub type WorkTerms = [f64; Term::COUNT];
@@ -45,16 +45,16 @@ pub enum Term {
     StridedSlots,
     /// Looking values up by their codes.
     Decodes,
-    /// Multiplying the entries of the COO part.
-    Tail,
+    /// Multiplying entries outside of the slots: of a COO part, or of long rows.
+    Outside,
     /// Writing row sums.
     Rows,
     /// Writing row sums to distant addresses, and gathering `x` for rows that are far apart.
     Scatter,
     /// Rows whose length differs from that of the row before.
     Uneven,
-    /// Starting slices, sections and diagonals.
-    Segments,
+    /// Starts of slices, sections, diagonals and other parts of a format.
+    Starts,
     /// Gathers of `x` that miss the nearest cache.
     NearMisses,
     /// Gathers of `x` that miss the middle caches.
@@ -65,8 +65,8 @@ pub enum Term {
     Launches,
     /// Work of one thread of a GPU while the others wait for it.
     CriticalPath,
-    /// Latency of the longest row if its entries are stored separately from the slots: on a GPU its
-    /// pieces are added up.
+    /// Latency of the longest row if entries are outside of the slots: on a GPU several warps
+    /// multiply it, and their sums are added up.
     LongRowLatency,
     /// Long rows, which are multiplied separately.
     LongRows,
@@ -91,11 +91,11 @@ impl Term {
         Self::MaskedGathers,
         Self::StridedSlots,
         Self::Decodes,
-        Self::Tail,
+        Self::Outside,
         Self::Rows,
         Self::Scatter,
         Self::Uneven,
-        Self::Segments,
+        Self::Starts,
         Self::NearMisses,
         Self::FarMisses,
         Self::Contention,
@@ -132,17 +132,17 @@ impl Term {
             Self::MaskedSlots | Self::MaskedGathers => "padding masks",
             Self::StridedSlots => "concurrent column streams",
             Self::Decodes => "dictionary lookups",
-            Self::Tail => "the COO part",
+            Self::Outside => "entries outside of the slots",
             Self::Rows => "row sums",
             Self::Scatter => "permuted rows",
             Self::Uneven => "changes of the row length",
-            Self::Segments => "slices, sections or diagonals",
+            Self::Starts => "starts of slices, sections or other parts",
             Self::Gathers | Self::NearMisses | Self::FarMisses => "gathering x",
             Self::Contention => "SM contention with the previous launch",
             Self::Launches => "further kernel launches",
             Self::LongRows => "long rows, multiplied separately",
             Self::CriticalPath | Self::MemoryLatency => "the longest row or slice of one thread",
-            Self::LongRowLatency => "pieces of the longest row, multiplied separately",
+            Self::LongRowLatency => "adding up the longest row",
             Self::Bytes => "memory traffic",
         }
     }
@@ -212,16 +212,16 @@ coefficients! {
     strided_slot,
     /// An entry whose value is looked up by its code; additional.
     decoded,
-    /// An entry of the COO part.
-    tail,
+    /// An entry outside of the slots: of a COO part, or of a long row.
+    outside,
     /// A row sum.
     row,
     /// A row sum, for every doubling of the sorting window; additional.
     scattered,
     /// A row whose length differs from that of the row before; additional.
     uneven,
-    /// A slice, section or diagonal, or a row in the COO part.
-    segment,
+    /// A start of a slice, section, diagonal or other part of a format.
+    start,
     /// A gather that misses the nearest cache.
     near_miss,
     /// A gather that misses the middle caches.
@@ -233,8 +233,8 @@ coefficients! {
     launch,
     /// A slot that one thread of a GPU processes while the others wait; 0 on the CPU.
     critical_path,
-    /// A doubling of the number of pieces of the longest row, if entries are stored separately from
-    /// the slots; 0 on the CPU.
+    /// A doubling of the length of the longest row, if entries are outside of the slots; 0 on the
+    /// CPU.
     long_row_latency,
     /// A long row, which is multiplied separately; 0 on the CPU.
     long_row,
@@ -265,10 +265,10 @@ impl Coefficients {
             (work.masked_gathers(), self.masked_gather),
             (work.strided_slots, self.strided_slot),
             (work.decoded, self.decoded),
-            (work.tail, self.tail),
+            (work.outside, self.outside),
             (work.rows, self.row),
             (work.scattered, self.scattered),
-            (work.segments, self.segment),
+            (work.starts, self.start),
             (work.bytes(), self.byte),
             (work.gathered, self.gathered),
         ];
@@ -326,7 +326,7 @@ pub fn work_terms(
 ) -> WorkTerms {
     let is_gpu = device.gpu.is_some();
     let missing = |within: f64| features.nnz as f64 * (1.0 - features.reuse.share_within(within));
-    let steps = work.slots.saturating_add(work.tail).saturating_add(work.rows);
+    let steps = work.slots.saturating_add(work.outside).saturating_add(work.rows);
     let (rows, changes) = (features.nrows as f64, features.changes as f64);
     // Branch predictors remember the preceding product: nearly all branches up to a number, and
     // hardly any beyond it. In held-out validation, fits for Zen 4 cores chose with a mean regret
@@ -339,7 +339,7 @@ pub fn work_terms(
     let bytes = work.bytes() as f64;
     // On an H200, the logarithm of the number of pieces chose better than the number itself: mean
     // held-out regret 1.034 and 1.038.
-    let pieces = if work.tail > 0 { f64::from(features.max) / PIECE } else { 0.0 };
+    let pieces = if work.outside > 0 { f64::from(features.max) / LONG_ROW_UNIT } else { 0.0 };
     // Data that are read repeatedly in the same order stay in a cache that can hold them, and are
     // evicted from a smaller one.
     let beyond = |cache: f64| ((bytes - cache) / cache).clamp(0.0, 1.0);
@@ -357,11 +357,11 @@ pub fn work_terms(
         if is_gpu { 0.0 } else { work.masked_gathers() as f64 },
         work.strided_slots as f64,
         work.decoded as f64,
-        work.tail as f64,
+        work.outside as f64,
         work.rows as f64,
         work.scattered as f64,
         work.rows.saturating_sub(branchless) as f64 * surprises / rows.max(1.0),
-        work.segments as f64,
+        work.starts as f64,
         missing(reach.near),
         missing(reach.far),
         // Two launches can each have multiprocessors of their own only if their blocks together do
@@ -388,7 +388,7 @@ pub const PACKED: usize = 3;
 /// Work terms of packing: slots, rows, and a constant, which on a GPU stands for launches and
 /// allocations.
 pub fn packed(work: &Work) -> [f64; PACKED] {
-    [(work.slots + work.tail) as f64, work.rows as f64, 1.0]
+    [(work.slots + work.outside) as f64, work.rows as f64, 1.0]
 }
 
 #[cfg(test)]
@@ -413,7 +413,7 @@ mod tests {
             ..MatrixFeatures::default()
         };
         let slots = Work { slots: 100, gathered: 25, masked_slots: 80, ..Work::default() };
-        let work = Work { rows: 100, branchless: 100, tail, ..slots };
+        let work = Work { rows: 100, branchless: 100, outside: tail, ..slots };
         work_terms(&work, &features, 1e6, &CacheReach::usual(device), device)
     }
 

@@ -35,12 +35,12 @@ impl Profile {
         let on = Target::of(&self.device);
         let bandwidth = plan.properties().bandwidth_share? * self.ceilings.copy_bandwidth?;
         let plain = self.coefficients(scalar, Plan::Csr(csr::CsrPlan::Scalar).kernel(on))?;
-        let slots = work.slots.saturating_add(work.tail).max(1);
+        let slots = work.slots.saturating_add(work.outside).max(1);
         let slot = work.bytes() as f64 / slots as f64 * 1e9 / bandwidth;
         let Coefficients { call, wake_up, launch, pack_slot, pack_row, pack_call, .. } = *plain;
         let packing = [pack_slot, pack_row, pack_call];
         let product =
-            Coefficients { call, wake_up, launch, slot, tail: slot, ..Coefficients::default() };
+            Coefficients { call, wake_up, launch, slot, outside: slot, ..Coefficients::default() };
         Some(Coefficients::new(product.terms(), packing))
     }
 }

@@ -18,10 +18,21 @@ pub(crate) struct Buffer<T> {
     gpu: Gpu,
     address: u64,
     len: usize,
-    owned: bool,
+    owner: Owner,
     /// The memory that this is a part of, if any.
     _whole: Option<Arc<Self>>,
     _elements: PhantomData<T>,
+}
+
+/// Owner of GPU memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// Another value or library, which frees it.
+    Other,
+    /// The buffer.
+    Buffer,
+    /// The buffer; the memory is from a pool.
+    BufferOfPool,
 }
 
 // SAFETY: an address and a length; accesses through them are ordered by queues.
@@ -96,7 +107,7 @@ impl Gpu {
         len: usize,
         allocate: impl Fn(&mut u64, usize) -> Result<(), DriverError>,
     ) -> Result<Buffer<T>, Error> {
-        let buffer = |address| Buffer::owned(*self, address, len);
+        let buffer = |address| Buffer::new(*self, address, len, Owner::Buffer);
         if len == 0 || size_of::<T>() == 0 {
             return Ok(buffer(0));
         }
@@ -169,12 +180,18 @@ impl Gpu {
 impl<T> Buffer<T> {
     /// Wraps memory that another owner frees.
     pub(super) fn of_others(gpu: Gpu, address: u64, len: usize) -> Self {
-        Self { gpu, address, len, owned: false, _whole: None, _elements: PhantomData }
+        Self::new(gpu, address, len, Owner::Other)
     }
 
-    /// Wraps memory that it frees.
-    pub(super) fn owned(gpu: Gpu, address: u64, len: usize) -> Self {
-        Self { gpu, address, len, owned: true, _whole: None, _elements: PhantomData }
+    fn new(gpu: Gpu, address: u64, len: usize, owner: Owner) -> Self {
+        Self { gpu, address, len, owner, _whole: None, _elements: PhantomData }
+    }
+
+    /// The buffer, whose memory is from a pool. Other queues than the default one no longer use it
+    /// when it is dropped.
+    pub(super) fn of_pool(mut self) -> Self {
+        self.owner = Owner::BufferOfPool;
+        self
     }
 }
 
@@ -185,7 +202,8 @@ impl<T: Copy> Buffer<T> {
         let (gpu, len) = (self.gpu, elements.len());
         let address = self.ptr().add(elements.start).address();
         let whole = Some(self.clone());
-        Self { gpu, address, len, owned: false, _whole: whole, _elements: PhantomData }
+        let owner = Owner::Other;
+        Self { gpu, address, len, owner, _whole: whole, _elements: PhantomData }
     }
 
     /// Returns a second handle of the same memory, which does not free it.
@@ -316,17 +334,22 @@ impl Drop for Relaxed {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        if !self.owned || self.address == 0 {
+        if self.owner == Owner::Other || self.address == 0 {
             return;
         }
-        let (gpu, address) = (self.gpu, self.address);
+        let (gpu, address, owner) = (self.gpu, self.address, self.owner);
         peer_calls::after_call(move || {
             if let Ok(_current) = gpu.bind() {
                 let _relaxed = Relaxed::new();
                 // SAFETY: the address came from the driver and is freed once. The driver waits for
-                // work that may use it. An error here belongs to earlier work, which reports it
-                // itself.
-                let _ = unsafe { api::mem_free(address) };
+                // work that may use it; memory of a pool is freed in the order of the default
+                // queue. An error here belongs to earlier work, which reports it itself.
+                let _ = unsafe {
+                    match owner {
+                        Owner::BufferOfPool => gpu.queue().free_in_order(address),
+                        _ => api::mem_free(address),
+                    }
+                };
             }
         });
     }

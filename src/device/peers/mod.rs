@@ -28,13 +28,31 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct PeerGroup {
     gpus: Vec<Gpu>,
+    limit: Duration,
+    memory: Arc<GroupMemory>,
+}
+
+/// Memory that kernels of all GPUs of a group use.
+#[derive(Debug)]
+struct GroupMemory {
+    gpus: Vec<Gpu>,
     /// A word that ends all waits.
     ended: Pinned<u32>,
-    limit: Duration,
     /// Numbers of rounds and flags of all parts.
     words: Mutex<Vec<Arc<Buffer<u32>>>>,
     /// Memory that other parts write to; it lives as long as the group.
-    memory: Mutex<Vec<Arc<dyn PeerMemory>>>,
+    inboxes: Mutex<Vec<Arc<dyn PeerMemory>>>,
+}
+
+/// Memory of groups that have ended, until all work with it is done. A wait may fail, and the
+/// driver waits neither for work with memory of a pool nor for kernels that read host memory.
+static ENDED: Mutex<Vec<Arc<GroupMemory>>> = Mutex::new(Vec::new());
+
+/// Frees memory of groups that have ended.
+fn free_ended() {
+    let in_use =
+        |memory: &Arc<GroupMemory>| memory.gpus.iter().any(|gpu| gpu.synchronize().is_err());
+    locked(&ENDED).retain(in_use);
 }
 
 /// Memory of a part that other parts write to, with elements of any type.
@@ -71,9 +89,10 @@ impl PeerGroup {
         let Some(first) = gpus.first() else {
             return refused(&Device::Cpu, "there is no GPU for a part".to_owned());
         };
-        let ended = first.pinned(1)?;
-        let (words, memory) = (Mutex::default(), Mutex::default());
-        Ok(Arc::new(Self { gpus, ended, limit, words, memory }))
+        free_ended();
+        let (ended, words, inboxes) = (first.pinned(1)?, Mutex::default(), Mutex::default());
+        let memory = Arc::new(GroupMemory { gpus: gpus.clone(), ended, words, inboxes });
+        Ok(Arc::new(Self { gpus, limit, memory }))
     }
 
     /// Device of a part.
@@ -102,7 +121,7 @@ impl PeerGroup {
             return Ok(());
         }
         self.gpus.iter().try_for_each(Gpu::synchronize)?;
-        for words in locked(&self.words).iter() {
+        for words in locked(&self.memory.words).iter() {
             words.write(words.gpu().queue(), &vec![0; words.len()])?;
         }
         self.ended().store(0, Relaxed);
@@ -125,19 +144,19 @@ impl PeerGroup {
 
     fn ended(&self) -> &AtomicU32 {
         // SAFETY: an aligned word that lives as long as `self`; kernels and the host set it alone.
-        unsafe { AtomicU32::from_ptr(self.ended.start()) }
+        unsafe { AtomicU32::from_ptr(self.memory.ended.start()) }
     }
 
     /// Address of the word that ends waits, and the time limit in nanoseconds.
     fn waits(&self) -> (Ptr<u32>, u64) {
         let limit = u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX);
-        (Ptr::from_address(self.ended.start() as u64), limit)
+        (Ptr::from_address(self.memory.ended.start() as u64), limit)
     }
 
     /// Zeroed words of a part that a restart clears.
     fn words(&self, rank: usize, len: usize) -> Result<Arc<Buffer<u32>>, Error> {
         let words = Arc::new(self.gpus[rank].zeroed_for(&self.gpus, len)?);
-        locked(&self.words).push(words.clone());
+        locked(&self.memory.words).push(words.clone());
         Ok(words)
     }
 
@@ -147,7 +166,7 @@ impl PeerGroup {
         T: Copy + std::fmt::Debug + Send + Sync + 'static,
     {
         let memory = Arc::new(self.gpus[rank].zeroed_for(&self.gpus, len)?);
-        locked(&self.memory).push(memory.clone());
+        locked(&self.memory.inboxes).push(memory.clone());
         Ok(memory)
     }
 }
@@ -155,7 +174,8 @@ impl PeerGroup {
 impl Drop for PeerGroup {
     fn drop(&mut self) {
         // Other GPUs may still write to the memory of a part.
-        self.gpus.iter().for_each(|gpu| drop(gpu.synchronize()));
+        locked(&ENDED).push(self.memory.clone());
+        free_ended();
     }
 }
 

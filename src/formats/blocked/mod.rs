@@ -169,7 +169,7 @@ impl Format for Blocked {
             slots,
             gathered: wide,
             rows: analysis.rows.nrows as u64,
-            segments: parts,
+            starts: parts,
             relaunches: match plan.x {
                 Block::Windows => 1,
                 Block::Hot => 3,

@@ -266,7 +266,7 @@ fn stated_work_is_close_to_the_packed_matrix() {
             let parts = packed.near.targets.len() + packed.far.targets.len();
             let (bytes, parts) = (
                 estimated.matrix_bytes as f64 / packed.matrix_bytes() as f64,
-                estimated.segments as f64 / parts as f64,
+                estimated.starts as f64 / parts as f64,
             );
             let close = if Blocking::of(&analysis).is_some() && plan.kib == KIB {
                 0.85..1.25

@@ -97,9 +97,9 @@ impl Format for Coo {
         Work {
             matrix_bytes: analysis.rows.nnz * entry_bytes(scalar),
             vector_bytes: vector_bytes(analysis, scalar),
-            tail: analysis.rows.nnz,
+            outside: analysis.rows.nnz,
             rows: analysis.rows.nrows as u64,
-            segments: analysis.rows.nrows as u64 - analysis.rows.empty_rows,
+            starts: analysis.rows.nrows as u64 - analysis.rows.empty_rows,
             // If not every row is written, `y` is cleared first.
             relaunches: match plan {
                 CooPlan::Segments => {

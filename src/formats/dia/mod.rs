@@ -101,7 +101,7 @@ impl Format for Dia {
             vector_bytes: vector_bytes(analysis, scalar),
             slots,
             rows: nrows,
-            segments: slices,
+            starts: slices,
             critical_path: diagonals,
             ..Work::default()
         }

@@ -136,10 +136,10 @@ impl Format for Hyb {
     }
 
     fn estimate_us(_: &HybPlan, analysis: &Analysis, work: &Work) -> f64 {
-        let rows = 8.2 * millions(analysis.rows.nrows as u64) + 12.7 * millions(work.segments);
+        let rows = 8.2 * millions(analysis.rows.nrows as u64) + 12.7 * millions(work.starts);
         let chain = chain_us(work, 0.055, 0.063);
         // The COO part is a second launch.
-        8.5 + 0.125 * megabytes(work) + chain + rows + 2.5 * millions(work.tail)
+        8.5 + 0.125 * megabytes(work) + chain + rows + 2.5 * millions(work.outside)
     }
 
     fn properties(_: &HybPlan) -> PlanProperties {
@@ -154,8 +154,8 @@ impl Format for Hyb {
         let ell = ell::work_of_width(analysis, scalar, width);
         Work {
             matrix_bytes: ell.matrix_bytes.saturating_add(tail * coo::entry_bytes(scalar)),
-            tail,
-            segments: histogram.rows_longer(width),
+            outside: tail,
+            starts: histogram.rows_longer(width),
             relaunches: coo::launches(tail),
             ..ell
         }

@@ -120,7 +120,7 @@ fn tail_slots(costs: &dyn KernelCosts) -> Option<f64> {
         Target::Cpu => 0,
         Target::Gpu => coo::entry_bytes(costs.scalar()),
     };
-    let entry = Work { tail: 1, matrix_bytes, ..Work::default() };
+    let entry = Work { outside: 1, matrix_bytes, ..Work::default() };
     // Below 1 no entry would stay in ELL, above 16 none would leave it: such a fit is noise.
     Some(costs.in_slots(super::KERNEL, &entry)?.clamp(1.0, 16.0))
 }

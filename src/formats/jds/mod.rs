@@ -104,7 +104,7 @@ impl Format for Jds {
         let (histogram, cut) = plan.cut(&analysis.rows.histogram);
         let tail = analysis.rows.histogram.entries_beyond(cut);
         let width = histogram.classes().last().map_or(0, |c| c.0);
-        let (slots, masked_slots, segments, table) = match plan.layout {
+        let (slots, masked_slots, starts, table) = match plan.layout {
             JdsLayout::Diagonals => {
                 (histogram.entries_beyond(0), 0, u64::from(width), (u64::from(width) + 1) * 8)
             }
@@ -118,7 +118,7 @@ impl Format for Jds {
             }
         };
         let sections = match plan.layout {
-            JdsLayout::Sections(_, Launches::Each) => segments.saturating_sub(1),
+            JdsLayout::Sections(_, Launches::Each) => starts.saturating_sub(1),
             _ => 0,
         };
         Work {
@@ -129,10 +129,10 @@ impl Format for Jds {
             gathered: super::gathered(slots, analysis.structure.shifted),
             masked_slots,
             strided_slots: histogram.entries_beyond(super::STREAMS),
-            tail,
+            outside: tail,
             rows: nrows,
             scattered: super::scattered(nrows, nrows),
-            segments: segments + analysis.rows.histogram.rows_longer(cut),
+            starts: starts + analysis.rows.histogram.rows_longer(cut),
             serial_slots: u64::from(width) * STRIP_ROWS.min(nrows),
             critical_path: u64::from(width),
             relaunches: sections + coo::launches(tail),
@@ -161,10 +161,10 @@ impl Format for Jds {
             JdsLayout::Diagonals => (0.13, 0.01),
             _ => (0.06, 0.1),
         };
-        let chain = chain_us(work, step, 0.03) + section * work.segments as f64;
+        let chain = chain_us(work, step, 0.03) + section * work.starts as f64;
         let rows = 3.0 * millions(analysis.rows.nrows as u64);
         // The COO part is a second launch.
-        let tail = if plan.tail.is_some() { 4.0 + 25.0 * millions(work.tail) } else { 0.0 };
+        let tail = if plan.tail.is_some() { 4.0 + 25.0 * millions(work.outside) } else { 0.0 };
         2.6 + 0.13 * megabytes(work) + chain + rows + tail
     }
 

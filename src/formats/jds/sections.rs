@@ -118,7 +118,7 @@ impl Sectioning {
         const MIN: f64 = DEFAULT_SECTION_SLOTS as f64;
         /// Largest cost of a section: the largest number that a plan can be spelled with.
         const MAX: f64 = (u32::MAX - 1) as f64;
-        let section = Work { segments: 1, ..Work::default() };
+        let section = Work { starts: 1, ..Work::default() };
         let measured = costs.and_then(|costs| costs.in_slots(KERNEL, &section));
         let cost = measured.map_or(DEFAULT_SECTION_SLOTS, |cost| cost.clamp(MIN, MAX) as u64);
         Self { cost: Some(cost), ..Self::default() }

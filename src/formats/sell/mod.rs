@@ -194,7 +194,7 @@ impl Format for Sell {
             masked_slots,
             rows: nrows as u64,
             scattered: super::scattered(nrows as u64, u64::from(plan.sigma)),
-            segments: slices,
+            starts: slices,
             serial_slots: largest,
             critical_path: largest / u64::from(plan.c),
             ..Work::default()
@@ -206,7 +206,7 @@ impl Format for Sell {
     }
 
     fn estimate_us(_: &SellPlan, _: &Analysis, work: &Work) -> f64 {
-        let slices = 45.0 * millions(work.segments);
+        let slices = 45.0 * millions(work.starts);
         2.7 + 0.2 * megabytes(work) + chain_us(work, 0.03, 0.017) + slices
     }
 

@@ -185,7 +185,7 @@ impl Format for Tiles {
             scratch_bytes: slots.saturating_mul(2 * size),
             slots,
             rows: rows.nrows as u64,
-            segments: shape.tiles() as u64 + shape.chunks() as u64,
+            starts: shape.tiles() as u64 + shape.chunks() as u64,
             ..Work::default()
         }
     }
