@@ -99,8 +99,8 @@ compiled! {
         -> Result<SparseOp<Self>, Error> = SparseOpBuilder::build_analyzed_impl;
     fn build_from_device(builder: &SparseOpBuilder, stream: &Stream, a: &ForeignCsr<Self>)
         -> Result<SparseOp<Self>, Error> = SparseOpBuilder::build_from_device_impl;
-    fn apply(op: &SparseOp<Self>, x: &[Self], y: &mut [Self])
-        -> Result<(), Error> = SparseOp::apply_impl;
+    fn apply_staged(op: &SparseOp<Self>, x: &[Self], y: &mut [Self])
+        -> Result<(), Error> = SparseOp::apply_staged_impl;
     fn apply_scaled(op: &SparseOp<Self>, alpha: Self, x: &[Self], beta: Self, y: &mut [Self])
         -> Result<(), Error> = SparseOp::apply_with_impl;
     fn apply_device(

@@ -37,23 +37,26 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::VectorLength`] if a vector has the wrong length; `y` is then untouched. On a GPU,
     /// [`Error::Gpu`] and [`Error::GpuMemory`].
     pub fn apply(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
-        T::apply(self, x, y)
+        self.check_lengths(x.len(), y.len())?;
+        let ResidentMatrix::Host(matrix) = &self.matrix else {
+            return T::apply_staged(self, x, y);
+        };
+        let _span = self.product_span(1);
+        matrix.spmv(x, y);
+        Ok(())
     }
 
-    pub(crate) fn apply_impl(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
-        self.check_lengths(x.len(), y.len())?;
+    /// As [`apply`](Self::apply), on a GPU.
+    pub(crate) fn apply_staged_impl(&self, x: &[T], y: &mut [T]) -> Result<(), Error> {
+        let ResidentMatrix::Gpu(gpu, matrix) = &self.matrix else {
+            unreachable!("the caller has a matrix on a GPU")
+        };
         let _span = self.product_span(1);
-        match &self.matrix {
-            ResidentMatrix::Host(matrix) => {
-                matrix.spmv(x, y);
-                Ok(())
-            }
-            ResidentMatrix::Gpu(gpu, matrix) => self.staged(*gpu, x, y, false, |queue, x, y| {
-                // SAFETY: the vectors have the lengths of the matrix's sides and live until the
-                // stage has waited.
-                unsafe { matrix.spmv(queue, x, y) }
-            }),
-        }
+        self.staged(*gpu, x, y, false, |queue, x, y| {
+            // SAFETY: the vectors have the lengths of the matrix's sides and live until the stage
+            // has waited.
+            unsafe { matrix.spmv(queue, x, y) }
+        })
     }
 
     /// `y = alpha A x + beta y`, as in BLAS. With `beta = 0` nothing of `y` is read and with
@@ -147,9 +150,9 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// As [`apply_device`](Self::apply_device), with zeros and NaN as in
     /// [`apply_with`](Self::apply_with). The axpby epilogue of the kernel costs the reading of `y`.
-    /// In `coo`, `hyb`, `tiles` and `jds` with a tail the product is computed in a buffer and then
-    /// added, which costs two more passes through a vector of `nrows` elements, allocated at the
-    /// first such product on a stream.
+    /// In `coo`, `hyb`, `tiles`, `blocked` and `jds` with a tail the product is computed in a buffer
+    /// and then added, which costs two more passes through a vector of `nrows` elements, allocated
+    /// at the first such product on a stream.
     ///
     /// The borrows ensure that `x` and the factors are not in `y`:
     ///

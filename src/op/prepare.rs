@@ -4,15 +4,15 @@
 use super::{SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, Fingerprint};
 use crate::device::{Device, DeviceSpec, Gpu, Module};
-use crate::formats::{self, Plan, ResidentMatrix, csr};
+use crate::formats::{self, PackSource, Plan, ResidentMatrix, csr};
 use crate::trace::span;
 use crate::tuning::caches::CacheState;
 use crate::tuning::calibrate::{Limits, calibrate, expected_gain_and_cost, shortlist};
-use crate::tuning::check::{self, Checked};
+use crate::tuning::check::{Checked, CheckedMatrix, check_if_worthwhile};
 use crate::tuning::decision::{Basis, Candidate, Decision, Request};
 use crate::tuning::explain::Preparation;
 use crate::tuning::lookup;
-use crate::tuning::plan_timer::{DevicePlanTimer, PackSource, Ready};
+use crate::tuning::plan_timer::{DevicePlanTimer, Ready};
 use crate::tuning::select;
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
@@ -197,8 +197,8 @@ impl SparseOpBuilder {
 
     /// Checks the predicted plan with few products and returns the fastest plan, packed. `None` if
     /// the predicted plan is to be packed as it is: nothing can be checked
-    /// ([`check::products`]), bits are to repeat, two packed matrices take too much memory, other
-    /// work of a thread pool would be timed, or the check fails.
+    /// ([`check_if_worthwhile`]), bits are to repeat, other work of a thread pool would be timed, or
+    /// the check fails.
     fn check<T: Scalar>(
         &self,
         device: &Device,
@@ -206,25 +206,24 @@ impl SparseOpBuilder {
         analysis: &Analysis,
         decision: &mut Decision,
     ) -> Result<Option<Ready<ResidentMatrix<T>>>, Error> {
-        let Request { memory_limit, expected_calls, deterministic, .. } = decision.request;
-        let limit = check::products(decision, source.nnz() as u64);
+        let Request { memory_limit, deterministic, .. } = decision.request;
         let in_pool = *device == Device::Cpu && rayon::current_thread_index().is_some();
-        if deterministic || limit == 0 || in_pool {
+        if deterministic || in_pool {
             return Ok(None);
         }
-        let memory = memory_limit.saturating_mul(2).min(device.memory()? / 2);
-        let csr = Plan::Csr(csr::CsrPlan::Balanced).work(analysis, T::KIND).matrix_bytes;
-        let predicted = decision.chosen().map_or(0, |chosen| chosen.work.matrix_bytes);
-        if csr.saturating_add(predicted) > memory {
-            return Ok(None);
-        }
+        let matrix = CheckedMatrix {
+            entries: source.nnz() as u64,
+            csr_bytes: Plan::Csr(csr::CsrPlan::Balanced).work(analysis, T::KIND).matrix_bytes,
+            memory: memory_limit.saturating_mul(2).min(device.memory()? / 2),
+        };
         let span = span!(DEBUG, "check", rows = source.nrows(), nnz = source.nnz(); plan);
         let (clock, spec) = (WallClock::start(), device.spec());
-        let budget = check::Budget { products: limit, calls: expected_calls, memory };
-        let checked = DevicePlanTimer::new(source, device, CacheState::Warm)
-            .and_then(|timer| check::check(&timer, &clock, decision, &spec, budget));
+        let timer = || DevicePlanTimer::new(source, device, CacheState::Warm);
+        let checked = check_if_worthwhile(timer, &clock, decision, &spec, matrix);
         // An error of the device comes again when the predicted plan is packed.
-        let Ok(Checked { ready, timing_run, products }) = checked else { return Ok(None) };
+        let Ok(Some(Checked { ready, timing_run, products, limit })) = checked else {
+            return Ok(None);
+        };
         decision.settle(Basis::Checked { timing_run, products, limit }, analysis, &spec);
         span.record("plan", display(&decision.plan));
         Ok(Some(ready))

@@ -3,10 +3,10 @@
 use super::caches::{CacheState, Caches};
 use super::stopwatch::timed;
 use crate::device::{CsrSource, Device, DeviceVec, Gpu, Stream};
-use crate::formats::{Plan, ResidentMatrix};
+use crate::formats::{PackSource, Plan, ResidentMatrix};
 use crate::matrix::CsrView;
 use crate::memory::filled;
-use crate::trace::{Entered, span};
+use crate::trace::span;
 use crate::{Error, Scalar};
 use once_cell::unsync::OnceCell;
 use std::cell::RefCell;
@@ -38,94 +38,6 @@ pub(crate) trait PlanTimer {
     ///
     /// Errors of the device.
     fn products(&self, packed: &Self::Packed, warm_up: u32, repeats: u32) -> Result<f64, Error>;
-}
-
-/// A matrix to pack.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PackSource<'a, T: Scalar> {
-    place: Place<'a, T>,
-    /// The matrix in the memory of the target GPU, if present.
-    pub(crate) on_gpu: Option<&'a CsrSource<T>>,
-}
-
-/// Place of a matrix.
-#[derive(Debug, Clone, Copy)]
-enum Place<'a, T: Scalar> {
-    /// In host memory.
-    Host(CsrView<'a, T>),
-    /// In the memory of the target GPU; copied to the host when that is needed.
-    Gpu(&'a CsrSource<T>),
-}
-
-impl<'a, T: Scalar> PackSource<'a, T> {
-    /// A matrix in host memory, and its copy in the memory of the target GPU.
-    pub(crate) fn new(a: CsrView<'a, T>, on_gpu: Option<&'a CsrSource<T>>) -> Self {
-        Self { place: Place::Host(a), on_gpu }
-    }
-
-    /// The matrix in host memory.
-    ///
-    /// # Errors
-    ///
-    /// Errors of copying it from the GPU.
-    pub(crate) fn on_host(self) -> Result<CsrView<'a, T>, Error> {
-        match self.place {
-            Place::Host(a) => Ok(a),
-            Place::Gpu(a) => a.on_host(),
-        }
-    }
-
-    /// Number of rows.
-    pub(crate) fn nrows(self) -> usize {
-        match self.place {
-            Place::Host(a) => a.nrows(),
-            Place::Gpu(a) => a.nrows,
-        }
-    }
-
-    /// Number of columns.
-    pub(crate) fn ncols(self) -> usize {
-        match self.place {
-            Place::Host(a) => a.ncols(),
-            Place::Gpu(a) => a.ncols,
-        }
-    }
-
-    /// Number of entries.
-    pub(crate) fn nnz(self) -> usize {
-        match self.place {
-            Place::Host(a) => a.nnz(),
-            Place::Gpu(a) => a.nnz(),
-        }
-    }
-
-    /// Bytes of the matrix in CSR.
-    pub(crate) fn csr_bytes(self) -> usize {
-        let entry = size_of::<u32>() + size_of::<T>();
-        (self.nrows() + 1) * size_of::<usize>() + self.nnz() * entry
-    }
-
-    /// True if a GPU packs it itself under a plan, from CSR in its memory.
-    fn packs_on_device(self, plan: &Plan) -> bool {
-        ResidentMatrix::<T>::packs_on_device(plan, self.nrows(), self.nnz())
-    }
-
-    /// Trace span of packing. The size in bytes is recorded when it is known.
-    fn pack_span(self, plan: &Plan) -> Entered {
-        span!(DEBUG, "pack", plan = display(plan), rows = self.nrows(), nnz = self.nnz(); bytes)
-    }
-}
-
-impl<'a, T: Scalar> From<CsrView<'a, T>> for PackSource<'a, T> {
-    fn from(a: CsrView<'a, T>) -> Self {
-        Self::new(a, None)
-    }
-}
-
-impl<'a, T: Scalar> From<&'a CsrSource<T>> for PackSource<'a, T> {
-    fn from(a: &'a CsrSource<T>) -> Self {
-        Self { place: Place::Gpu(a), on_gpu: Some(a) }
-    }
 }
 
 /// A packed matrix in the memory of its device, with the times of its preparation.
@@ -332,7 +244,7 @@ impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
         let Some((copied, upload)) = copied else {
             return Ready::pack(plan, source, self.device);
         };
-        let ready = Ready::pack(plan, PackSource { on_gpu: Some(copied), ..source }, self.device)?;
+        let ready = Ready::pack(plan, source.with_copy(copied), self.device)?;
         Ok(Ready { upload: ready.upload + upload, ..ready })
     }
 

@@ -81,17 +81,50 @@ const MAX_BYTES_ON_CPU: f64 = 1.3;
 
 /// Limits of a check.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Budget {
+struct Budget {
     /// Largest number of products, warm-up included.
-    pub(crate) products: u64,
+    products: u64,
     /// Number of products that amortise packing.
-    pub(crate) calls: u64,
+    calls: u64,
     /// Bytes of the two packed matrices that are held at the same time.
+    memory: u64,
+}
+
+/// A matrix whose predicted plan may be checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CheckedMatrix {
+    /// Number of entries.
+    pub(crate) entries: u64,
+    /// Bytes of the matrix in `csr(balanced)`.
+    pub(crate) csr_bytes: u64,
+    /// Bytes that two packed matrices may take together.
     pub(crate) memory: u64,
 }
 
+/// Checks the predicted plan of a decision by a timer, which `timer` makes. `None` if nothing is to
+/// be checked, or if CSR and the predicted plan take too much memory together.
+///
+/// # Errors
+///
+/// Errors of `timer`, and those of [`check`].
+pub(crate) fn check_if_worthwhile<A: PlanTimer>(
+    timer: impl FnOnce() -> Result<A, Error>,
+    clock: &dyn Clock,
+    decision: &Decision,
+    device: &DeviceSpec,
+    CheckedMatrix { entries, csr_bytes, memory }: CheckedMatrix,
+) -> Result<Option<Checked<A::Packed>>, Error> {
+    let products = products(decision, entries);
+    let predicted = decision.chosen().map_or(0, |chosen| chosen.work.matrix_bytes);
+    if products == 0 || csr_bytes.saturating_add(predicted) > memory {
+        return Ok(None);
+    }
+    let budget = Budget { products, calls: decision.request.expected_calls, memory };
+    check(&timer()?, clock, decision, device, budget).map(Some)
+}
+
 /// Largest number of products for a check of this decision; 0 if nothing is to be checked.
-pub(crate) fn products(decision: &Decision, entries: u64) -> u64 {
+fn products(decision: &Decision, entries: u64) -> u64 {
     let calls = decision.request.expected_calls;
     let products = (PRODUCTS + calls / CALLS_PER_PRODUCT).min(calls / MIN_CALLS_PER_PRODUCT);
     let others = decision.candidates.iter().any(may_be_chosen);
@@ -114,6 +147,8 @@ pub(crate) struct Checked<P> {
     pub(crate) timing_run: TimingRun,
     /// Number of products.
     pub(crate) products: u64,
+    /// Largest number of products.
+    pub(crate) limit: u64,
 }
 
 /// Checks the predicted plan of a decision.
@@ -122,7 +157,7 @@ pub(crate) struct Checked<P> {
 ///
 /// If neither CSR nor the predicted plan can be packed and multiplied: the first error; or if
 /// packing the winner again fails.
-pub(crate) fn check<A: PlanTimer>(
+fn check<A: PlanTimer>(
     timer: &A,
     clock: &dyn Clock,
     decision: &Decision,
@@ -463,6 +498,6 @@ impl<'a, A: PlanTimer> Check<'a, A> {
             held_bytes: self.held_bytes,
             decided: true,
         };
-        Checked { ready, timing_run, products: self.products }
+        Checked { ready, timing_run, products: self.products, limit: self.budget.products }
     }
 }

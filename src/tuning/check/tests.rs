@@ -147,7 +147,7 @@ fn checked(script: &Script, spec: &str, calls: u64) -> Result<Decision, Error> {
     let limit = products(&decision, analysis.rows.nnz);
     let memory = decision.request.memory_limit * 2;
     let limits = Budget { products: limit, calls, memory };
-    let Checked { ready, timing_run, products } =
+    let Checked { ready, timing_run, products, .. } =
         check(&script, &script, &decision, &spec, limits)?;
     assert_eq!(ready.matrix, timing_run.winner, "the packed plan is the winner");
     assert!(products <= limit, "{products} of {limit}");
