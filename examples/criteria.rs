@@ -90,7 +90,7 @@ fn line(text: &str, a: &CsrMatrix<f64>, analysis: &Analysis) -> Result<String, E
     let row = each(MANY, a.nrows(), |row| op.row(row).map(drop));
     let slots = op.slots().unwrap_or(0);
     let position = each(MANY, slots, |slot| op.position(slot).map(drop));
-    // Share of the slots in the largest piece that threads cannot share.
+    // Share of the slots in the largest unit of work, which threads cannot share.
     let alone = work.serial_slots as f64 / work.slots.max(1) as f64;
     let speed = (op.memory_bytes() + work.vector_bytes) as f64 / seconds / 1e9;
     // Number of successful insertions of new entries.
@@ -128,7 +128,7 @@ fn main() -> Result<(), Error> {
     println!("{name}: {} x {} with {} entries, f64\n", a.nrows(), a.ncols(), a.nnz());
     println!(
         "| plan | bytes an entry | insert, found room | a row | (row, column) of a slot | product \
-         | largest piece |"
+         | largest unit of work |"
     );
     println!("| --- | --- | --- | --- | --- | --- | --- |");
     for text in PLANS {

@@ -170,7 +170,7 @@ impl Precision {
     /// True if the precision represents all numbers exactly. Stops early if it does not.
     pub(crate) fn holds_all<T: Scalar>(self, values: &[T]) -> bool {
         /// Numbers checked together.
-        const SEGMENT: usize = 64;
+        const BATCH: usize = 64;
         /// Numbers that a thread checks: some 100 µs, the time to wake a thread pool.
         const CHUNK: usize = 1 << 18;
         // Numbers that are unchanged by a conversion to `f32` and back are exact in it. This takes
@@ -182,7 +182,7 @@ impl Precision {
         let each = |values: &[T]| values.iter().all(|&value| self.holds(value));
         parallel::all(values.len(), CHUNK, |range| match self {
             Self::F32 => {
-                values[range].chunks(SEGMENT).all(|values| unchanged(values) || each(values))
+                values[range].chunks(BATCH).all(|values| unchanged(values) || each(values))
             }
             Self::Bf16 | Self::F16 => each(&values[range]),
         })

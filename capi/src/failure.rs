@@ -49,7 +49,7 @@ impl From<Error> for Failure {
 
 /// Runs the body of a call. Failures and panics become statuses; their message is kept for this
 /// thread.
-pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> sparseop_status {
+pub(crate) fn catch_panics(call: impl FnOnce() -> Result<(), Failure>) -> sparseop_status {
     let Failure { status, message } = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return sparseop_status::Ok,
         Ok(Err(failure)) => failure,

@@ -1,6 +1,6 @@
 //! Creation, destruction and properties of operators.
 
-use crate::failure::{Failure, guarded};
+use crate::failure::{Failure, catch_panics};
 use crate::memory::{check_place, copy_text, give, reference, text};
 use crate::stream::sparseop_stream;
 use crate::types::{
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn sparseop_create(
     operator: *mut *mut sparseop_operator,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { create(matrix, None, options, operator) })
+    catch_panics(|| unsafe { create(matrix, None, options, operator) })
 }
 
 /// Creates an operator from a matrix in the memory of the GPU of the stream, after the work
@@ -80,7 +80,9 @@ pub unsafe extern "C" fn sparseop_create_from_device(
     operator: *mut *mut sparseop_operator,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { create(matrix, Some(reference("stream", stream)?), options, operator) })
+    catch_panics(|| unsafe {
+        create(matrix, Some(reference("stream", stream)?), options, operator)
+    })
 }
 
 /// Destroys an operator. NULL is ignored.
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn sparseop_create_from_device(
 /// more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_destroy(operator: *mut sparseop_operator) {
-    guarded(|| {
+    catch_panics(|| {
         if !operator.is_null() {
             // SAFETY: the caller's promise.
             drop(unsafe { Box::from_raw(operator) });
@@ -112,7 +114,7 @@ pub unsafe extern "C" fn sparseop_shape(
     ncols: *mut usize,
     nnz: *mut usize,
 ) -> sparseop_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let operator = unsafe { reference("operator", operator)? }.read();
         let (rows, cols, entries) =
@@ -137,7 +139,7 @@ pub unsafe extern "C" fn sparseop_shape(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_memory_bytes(operator: *const sparseop_operator) -> u64 {
     let mut bytes = 0;
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let operator = unsafe { reference("operator", operator)? }.read();
         bytes = either!(&*operator, op => op.memory_bytes());
@@ -204,7 +206,7 @@ unsafe fn write_property(
     what: impl FnOnce(&Operator) -> String,
 ) -> usize {
     let mut len = 0;
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let operator = unsafe { reference("operator", operator)? }.read();
         // SAFETY: as above.

@@ -1,6 +1,6 @@
 //! Products, and updates of the values.
 
-use crate::failure::{Failure, guarded};
+use crate::failure::{Failure, catch_panics};
 use crate::memory::{check_apart, input, output, reference};
 use crate::operator::{Operator, either, sparseop_operator};
 use crate::stream::sparseop_stream;
@@ -43,7 +43,9 @@ pub unsafe extern "C" fn sparseop_apply(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_host(operator, Product::Plain, ProductVectors { x, x_len, y, y_len }) })
+    catch_panics(|| unsafe {
+        on_host(operator, Product::Plain, ProductVectors { x, x_len, y, y_len })
+    })
 }
 
 /// y = alpha A x + beta y, as in BLAS: `y` is not read if beta = 0. Otherwise as sparseop_apply.
@@ -63,7 +65,7 @@ pub unsafe extern "C" fn sparseop_apply_with(
 ) -> sparseop_status {
     let product = Product::Scaled { alpha, beta };
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { on_host(operator, product, ProductVectors { x, x_len, y, y_len }) })
+    catch_panics(|| unsafe { on_host(operator, product, ProductVectors { x, x_len, y, y_len }) })
 }
 
 /// y = A^T x: `x` has nrows elements and `y` has ncols. The transposed matrix is packed at the
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn sparseop_apply_transpose(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe {
+    catch_panics(|| unsafe {
         on_host(operator, Product::Transposed, ProductVectors { x, x_len, y, y_len })
     })
 }
@@ -102,7 +104,7 @@ pub unsafe extern "C" fn sparseop_apply_multi(
     y: *mut c_void,
     y_len: usize,
 ) -> sparseop_status {
-    guarded(|| {
+    catch_panics(|| {
         let product = spmm(count, layout)?;
         // SAFETY: the caller's promise.
         unsafe { on_host(operator, product, ProductVectors { x, x_len, y, y_len }) }
@@ -127,7 +129,7 @@ pub unsafe extern "C" fn sparseop_apply_device(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe {
+    catch_panics(|| unsafe {
         on_device(operator, stream, Product::Plain, ProductVectors { x, x_len, y, y_len })
     })
 }
@@ -150,7 +152,7 @@ pub unsafe extern "C" fn sparseop_apply_with_device(
 ) -> sparseop_status {
     let product = Product::Scaled { alpha, beta };
     // SAFETY: the caller's promise.
-    guarded(|| unsafe {
+    catch_panics(|| unsafe {
         on_device(operator, stream, product, ProductVectors { x, x_len, y, y_len })
     })
 }
@@ -170,7 +172,7 @@ pub unsafe extern "C" fn sparseop_apply_transpose_device(
     y_len: usize,
 ) -> sparseop_status {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe {
+    catch_panics(|| unsafe {
         on_device(operator, stream, Product::Transposed, ProductVectors { x, x_len, y, y_len })
     })
 }
@@ -191,7 +193,7 @@ pub unsafe extern "C" fn sparseop_apply_multi_device(
     y: *mut c_void,
     y_len: usize,
 ) -> sparseop_status {
-    guarded(|| {
+    catch_panics(|| {
         let product = spmm(count, layout)?;
         // SAFETY: the caller's promise.
         unsafe { on_device(operator, stream, product, ProductVectors { x, x_len, y, y_len }) }
@@ -210,7 +212,7 @@ pub unsafe extern "C" fn sparseop_update_values(
     values: *const c_void,
     len: usize,
 ) -> sparseop_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let mut operator = unsafe { reference("operator", operator)? }.write();
         // SAFETY: as above.
@@ -232,7 +234,7 @@ pub unsafe extern "C" fn sparseop_update_values_device(
     values: *const c_void,
     len: usize,
 ) -> sparseop_status {
-    guarded(|| {
+    catch_panics(|| {
         // SAFETY: the caller's promise.
         let mut operator = unsafe { reference("operator", operator)? }.write();
         either!(&mut *operator, op => {

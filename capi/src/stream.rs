@@ -1,6 +1,6 @@
 //! Streams of the caller.
 
-use crate::failure::{Failure, guarded};
+use crate::failure::{Failure, catch_panics};
 use crate::memory::{check_place, give};
 use crate::types::sparseop_status;
 use sparseop::{Device, Stream};
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn sparseop_stream_wrap(
     cuda_stream: *mut c_void,
     stream: *mut *mut sparseop_stream,
 ) -> sparseop_status {
-    guarded(|| {
+    catch_panics(|| {
         check_place("stream", stream)?;
         let device = Device::cuda(ordinal as usize)?;
         // SAFETY: the caller's promise.
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn sparseop_stream_wrap(
 /// The wrapper was created by sparseop_stream_wrap and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparseop_stream_destroy(stream: *mut sparseop_stream) {
-    guarded(|| {
+    catch_panics(|| {
         if !stream.is_null() {
             // SAFETY: the caller's promise.
             drop(unsafe { Box::from_raw(stream) });

@@ -1,6 +1,6 @@
 //! Misuse from C, and vectors on every device.
 
-use crate::failure::{Failure, guarded};
+use crate::failure::{Failure, catch_panics};
 use crate::memory::copy_text;
 use crate::types::sparseop_status as Status;
 use crate::*;
@@ -168,9 +168,9 @@ fn texts_are_cut_as_by_snprintf() {
 
 #[test]
 fn a_panic_ends_at_the_border() {
-    assert_eq!(guarded(|| panic!("so it {}", "goes")), Status::Panicked);
+    assert_eq!(catch_panics(|| panic!("so it {}", "goes")), Status::Panicked);
     assert!(last_error().contains("a defect of sparseop: so it goes"), "{}", last_error());
-    assert_eq!(guarded(|| Err(Failure::new(Status::Failed, "with a \0"))), Status::Failed);
+    assert_eq!(catch_panics(|| Err(Failure::new(Status::Failed, "with a \0"))), Status::Failed);
     assert_eq!(last_error(), "with a  ");
     std::thread::spawn(|| assert_eq!(last_error(), "", "every thread has its own")).join().unwrap();
 }

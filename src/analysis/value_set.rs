@@ -58,12 +58,12 @@ impl ValueSet {
     /// Adds `values` until there are more than [`DICTIONARY`]: some 2 ns each.
     pub(crate) fn add<T: Scalar>(&mut self, values: &[T]) {
         /// Values between two tests of the limit, which is exceeded by at most as many.
-        const SEGMENT: usize = 16;
-        for segment in values.chunks(SEGMENT) {
+        const BATCH: usize = 16;
+        for batch in values.chunks(BATCH) {
             if self.is_full() {
                 return;
             }
-            segment.iter().for_each(|value| self.insert(value.bits()));
+            batch.iter().for_each(|value| self.insert(value.bits()));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Chunks: the entries and row ends of a matrix, in order, cut into equal pieces (Merrill &
+//! Chunks: the entries and row ends of a matrix, in order, cut into equal parts (Merrill &
 //! Garland, SC'16). A chunk of empty rows thus costs no more than one of entries.
 
 use crate::Error;

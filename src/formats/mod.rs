@@ -220,8 +220,8 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Ok(Ok(slots))
     }
 
-    /// Changes to another plan that uses the same arrays. False if there is
-    /// no such plan; nothing is changed then.
+    /// Changes to another plan that uses the same arrays. False if there is no such plan; nothing
+    /// is changed then.
     ///
     /// # Errors
     ///

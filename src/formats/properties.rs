@@ -22,7 +22,7 @@ pub(crate) struct PlanProperties {
     /// Share of the device's copy bandwidth that a product reaches, for predictions by a profile
     /// without the kernel. None if only measured coefficients predict the plan.
     pub(crate) bandwidth_share: Option<f64>,
-    /// Kernel whose packing time stands in for that of the plan if a profile lacks its own kernel:
+    /// Kernel whose packing time is the fallback for that of the plan if a profile lacks its own:
     /// on a GPU, and on the CPU if no other kernel predicts its products. None for the packing time
     /// of the kernel that does.
     pub(crate) packing_like: Option<&'static str>,

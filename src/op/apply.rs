@@ -150,9 +150,9 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// As [`apply_device`](Self::apply_device), with zeros and NaN as in
     /// [`apply_with`](Self::apply_with). The axpby epilogue of the kernel costs the reading of `y`.
-    /// In `coo`, `hyb`, `tiles`, `blocked` and `jds` with a tail the product is computed in a buffer
-    /// and then added, which costs two more passes through a vector of `nrows` elements, allocated
-    /// at the first such product on a stream.
+    /// In `coo`, `hyb`, `tiles`, `blocked` and `jds` with a tail the product is computed in a
+    /// buffer and then added, which costs two more passes through a vector of `nrows` elements,
+    /// allocated at the first such product on a stream.
     ///
     /// The borrows ensure that `x` and the factors are not in `y`:
     ///

@@ -197,8 +197,8 @@ impl SparseOpBuilder {
 
     /// Checks the predicted plan with few products and returns the fastest plan, packed. `None` if
     /// the predicted plan is to be packed as it is: nothing can be checked
-    /// ([`check_if_worthwhile`]), bits are to repeat, other work of a thread pool would be timed, or
-    /// the check fails.
+    /// ([`check_if_worthwhile`]), bits are to repeat, other work of a thread pool would be timed,
+    /// or the check fails.
     fn check<T: Scalar>(
         &self,
         device: &Device,

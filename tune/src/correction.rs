@@ -17,31 +17,31 @@ pub struct Residual {
 /// Points of a curve: the least and the largest value, and two in between.
 const POINTS: usize = 4;
 
-/// Slopes of all curves: one for each piece.
+/// Slopes of all curves: one between every two knots.
 const SLOPES: usize = Feature::COUNT * (POINTS - 1);
 
 /// Fits the logarithm as a sum of curves, one for each feature, linear between the terciles of its
 /// values. The curves begin at 0.
 ///
-/// Ridge regression on the pieces in units of their standard deviations; the mean is not
-/// penalised.
+/// Ridge regression on the increments between knots, in units of their standard deviations; the
+/// mean is not penalised.
 pub fn curves(residuals: &[Residual], penalty: f64) -> KernelCorrection {
     let total = residuals.iter().map(|r| r.weight).sum::<f64>().max(f64::MIN_POSITIVE);
     let mean = |value: &dyn Fn(&Residual) -> f64| {
         residuals.iter().map(|r| r.weight * value(r)).sum::<f64>() / total
     };
     let knots: Vec<Vec<f32>> = (0..Feature::COUNT).map(|i| knots(residuals, i)).collect();
-    // The part of a value that lies in each piece of its curve.
-    let pieces = |features: &Features| -> [f64; SLOPES] {
+    // The parts of a value between every two knots of its curve.
+    let increments = |features: &Features| -> [f64; SLOPES] {
         std::array::from_fn(|at| {
-            let (feature, piece) = (at / (POINTS - 1), at % (POINTS - 1));
-            let ends = knots[feature].get(piece).zip(knots[feature].get(piece + 1));
+            let (feature, knot) = (at / (POINTS - 1), at % (POINTS - 1));
+            let ends = knots[feature].get(knot).zip(knots[feature].get(knot + 1));
             ends.map_or(0.0, |(&from, &to)| {
                 features[feature].clamp(f64::from(from), f64::from(to)) - f64::from(from)
             })
         })
     };
-    let parts: Vec<[f64; SLOPES]> = residuals.iter().map(|r| pieces(&r.features)).collect();
+    let parts: Vec<[f64; SLOPES]> = residuals.iter().map(|r| increments(&r.features)).collect();
     let weighted = |value: &dyn Fn(&[f64; SLOPES]) -> f64| {
         let parts = parts.iter().zip(residuals);
         parts.map(|(part, r)| r.weight * value(part)).sum::<f64>() / total
@@ -85,7 +85,7 @@ pub fn curves(residuals: &[Residual], penalty: f64) -> KernelCorrection {
     KernelCorrection { spread: deviation(errors).unwrap_or(0.0), ..fitted }
 }
 
-/// Ends of the pieces of a feature's curve: its least value, its terciles, its largest value; each
+/// Knots of a feature's curve: its least value, its terciles, its largest value; each
 /// once.
 fn knots(residuals: &[Residual], feature: usize) -> Vec<f32> {
     let mut values: Vec<f32> = residuals.iter().map(|r| short(r.features[feature])).collect();

@@ -212,16 +212,16 @@ mod tests {
 
     #[test]
     fn a_pooled_coefficient_is_shared_by_kernels_without_observations() {
-        let (call, apart) = (Term::Call as usize, Term::LongRowLatency as usize);
-        let of = |base: f64, pieces: f64, product: f64| {
+        let (call, latency) = (Term::Call as usize, Term::LongRowLatency as usize);
+        let of = |base: f64, doublings: f64, product: f64| {
             let mut work_terms = [0.0; Term::COUNT];
-            (work_terms[call], work_terms[apart]) = (1.0, pieces);
+            (work_terms[call], work_terms[latency]) = (1.0, doublings);
             assert!(product >= base);
             Observation { work_terms, packed: [1.0, 0.0, 0.0], product, prepare: 7.0, weight: 1.0 }
         };
         let telling: Vec<_> =
             [0.0, 1.0, 4.0, 8.0].map(|p| of(1000.0, p, 1000.0 + 500.0 * p)).to_vec();
-        // A fit of its own would assign the one product with pieces about 200 ns per piece.
+        // A fit of its own would assign the one product with a long row about 200 ns.
         let silent: Vec<_> =
             [(0.0, 2000.0), (0.0, 2020.0), (1.0, 2210.0)].map(|(p, t)| of(2000.0, p, t)).to_vec();
         let fits = fit_sharing(&[&telling, &silent], Term::LongRowLatency);

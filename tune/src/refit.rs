@@ -336,7 +336,7 @@ pub(crate) fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) ->
         .map(|(&key, runs)| (key, runs.iter().map(|run| run.observation(base)).collect()))
         .collect();
     for (&(scalar, kernel), own) in &observed {
-        // Kernels that multiply long rows separately add up the pieces in the same code and form
+        // Kernels that multiply long rows separately add up their sums in the same code and form
         // one family; each other kernel is a family of its own.
         let family = if kernel.ends_with(SPLIT_ROWS) { SPLIT_ROWS } else { kernel };
         let observations = own.iter().copied().chain(pooled(&observed, scalar, kernel)).collect();

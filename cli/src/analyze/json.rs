@@ -93,7 +93,7 @@ pub(super) fn report(findings: &Findings) -> AnalysisReport<'_> {
     let hyb_widths = findings.hyb_widths().map(|(rule, width, work)| HybWidth {
         rule,
         width,
-        tail: work.tail,
+        tail: work.outside,
         matrix_bytes: work.matrix_bytes,
     });
     let jds_sections = findings.sectionings().map(|(sectioning, sections, slots)| JdsSections {

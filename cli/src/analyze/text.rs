@@ -348,7 +348,7 @@ fn hyb_widths(findings: &Findings) -> String {
     table(
         &columns,
         findings.hyb_widths().map(|(rule, width, work)| {
-            vec![rule, width.to_string(), work.tail.to_string(), size(work.matrix_bytes)]
+            vec![rule, width.to_string(), work.outside.to_string(), size(work.matrix_bytes)]
         }),
     ) + "fixed                hyb(width:N), Ginkgo's column limit\n"
 }

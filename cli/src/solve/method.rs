@@ -95,7 +95,7 @@ impl Suitability {
         }
     }
 
-    /// The reason why the matrix is not symmetric positive definite, if that is seen.
+    /// The reason why the matrix is not symmetric positive definite, if one was found.
     fn obstacle(&self) -> Option<String> {
         if !self.is_symmetric() {
             let differing = percent(self.differing);

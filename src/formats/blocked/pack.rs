@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Entries of a row that are classified as hot or not together: a piece reads those of the runs
 /// that it begins and ends in again.
-const SEGMENT: usize = 1024;
+const MAX_RUN: usize = 1024;
 
 /// Entries of one row in one tile. Two consecutive runs may belong to the same row.
 #[derive(Debug, Clone, Copy)]
@@ -197,8 +197,8 @@ fn hot_and_other_runs(a: CsrColumns<'_>, numbers: &[u32]) -> Result<(Vec<Run>, V
     let runs = parallel::map(tasks.len(), 1, |task| {
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for row in tasks[task].clone() {
-            for (i, cols) in a.row(row).chunks(SEGMENT).enumerate() {
-                let (row, first) = (row as u32, (i * SEGMENT) as u32);
+            for (i, cols) in a.row(row).chunks(MAX_RUN).enumerate() {
+                let (row, first) = (row as u32, (i * MAX_RUN) as u32);
                 let hot = cols.iter().filter(|&&col| numbers[col as usize] != COLD).count() as u32;
                 let cold = cols.len() as u32 - hot;
                 for (tile, count, runs) in [(0, hot, &mut near), (1, cold, &mut far)] {

@@ -183,12 +183,12 @@ impl<'a> EntrySample<'a> {
         /// Largest sample, in entries.
         const MAX: usize = 1 << 19;
         /// Consecutive entries sampled together: a line of the cache.
-        const SEGMENT: usize = 16;
+        const SAMPLE: usize = 16;
         let nnz = a.nnz();
-        let segments = ((nnz / SAMPLING).min(MAX) / SEGMENT).max(2);
+        let samples = ((nnz / SAMPLING).min(MAX) / SAMPLE).max(2);
         let sample = |half: usize| {
-            let starts = (half..segments).step_by(2).map(|i| nnz / segments * i);
-            a.columns(starts.map(|at| at..(at + SEGMENT).min(nnz)).collect())
+            let starts = (half..samples).step_by(2).map(|i| nnz / samples * i);
+            a.columns(starts.map(|at| at..(at + SAMPLE).min(nnz)).collect())
         };
         Ok(Self([sample(0)?, sample(1)?]))
     }

@@ -35,12 +35,11 @@
 //! values as its rows have entries, and padding is never multiplied. The lanes past the last row
 //! are empty.
 //!
-//! *Diagonal* slices consist of rows in natural order with strictly ascending columns. A
-//! slot is a diagonal of the slice: its delta (column - row) and the mask of lanes with an entry.
-//! The index holds
-//! the deltas (i32) of the slots that every lane has, ascending, those of the others, ascending,
-//! and the masks of the others, each of the three padded to 16 bytes. Slices with the same slots
-//! share them.
+//! *Diagonal* slices consist of rows in natural order with strictly ascending columns. Their slots
+//! are in diagonals: a delta (column - row) and the mask of lanes with an entry. The index holds
+//! the deltas (i32) of the diagonals that every lane has, ascending, those of the others,
+//! ascending, and the masks of the others, each of the three padded to 16 bytes. Slices with the
+//! same diagonals share their index.
 //!
 //! *Relative* slices have rows packed to the left. A step is a run of 1, 2 or 3 consecutive columns
 //! of a row; the length of the runs is the same in all rows of the slice and as large as possible.

@@ -45,7 +45,7 @@ const MIN_GPU_PRODUCTS: u64 = 8;
 
 /// Seconds of products, at the speed of the fastest plan so far, that make a time on a GPU
 /// accurate.
-const ENOUGH_SECONDS: f64 = 300e-6;
+const ACCURATE_SECONDS: f64 = 300e-6;
 
 /// Timed batches of a plan on a CPU; the fastest counts. On a GPU there is one.
 const CPU_BATCHES: u64 = 2;
@@ -106,7 +106,8 @@ pub(crate) struct CheckedMatrix {
 ///
 /// # Errors
 ///
-/// Errors of `timer`, and those of [`check`].
+/// Errors of `timer`. If neither CSR nor the predicted plan can be packed and multiplied: the first
+/// error; or if packing the winner again fails.
 pub(crate) fn check_if_worthwhile<A: PlanTimer>(
     timer: impl FnOnce() -> Result<A, Error>,
     clock: &dyn Clock,
@@ -120,7 +121,7 @@ pub(crate) fn check_if_worthwhile<A: PlanTimer>(
         return Ok(None);
     }
     let budget = Budget { products, calls: decision.request.expected_calls, memory };
-    check(&timer()?, clock, decision, device, budget).map(Some)
+    Check::new(&timer()?, clock, decision, device, budget).run().map(Some)
 }
 
 /// Largest number of products for a check of this decision; 0 if nothing is to be checked.
@@ -149,22 +150,6 @@ pub(crate) struct Checked<P> {
     pub(crate) products: u64,
     /// Largest number of products.
     pub(crate) limit: u64,
-}
-
-/// Checks the predicted plan of a decision.
-///
-/// # Errors
-///
-/// If neither CSR nor the predicted plan can be packed and multiplied: the first error; or if
-/// packing the winner again fails.
-fn check<A: PlanTimer>(
-    timer: &A,
-    clock: &dyn Clock,
-    decision: &Decision,
-    device: &DeviceSpec,
-    budget: Budget,
-) -> Result<Checked<A::Packed>, Error> {
-    Check::new(timer, clock, decision, device, budget).run()
 }
 
 /// Timing of a candidate.
@@ -367,7 +352,7 @@ impl<'a, A: PlanTimer> Check<'a, A> {
             Target::Cpu => MAX_PRODUCTS,
             Target::Gpu => {
                 let product = if self.least.is_finite() { self.least } else { self.predicted(0) };
-                let enough = (ENOUGH_SECONDS / product) as u64;
+                let enough = (ACCURATE_SECONDS / product) as u64;
                 enough.clamp(MIN_GPU_PRODUCTS, MAX_PRODUCTS)
             }
         };

@@ -148,7 +148,7 @@ fn checked(script: &Script, spec: &str, calls: u64) -> Result<Decision, Error> {
     let memory = decision.request.memory_limit * 2;
     let limits = Budget { products: limit, calls, memory };
     let Checked { ready, timing_run, products, .. } =
-        check(&script, &script, &decision, &spec, limits)?;
+        Check::new(&script, &script, &decision, &spec, limits).run()?;
     assert_eq!(ready.matrix, timing_run.winner, "the packed plan is the winner");
     assert!(products <= limit, "{products} of {limit}");
     decision.settle(Basis::Checked { timing_run, products, limit }, &analysis, &spec);
@@ -348,7 +348,7 @@ fn two_packed_matrices_stay_below_the_limit() {
     *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
     let memory = decision.candidates.iter().map(|c| c.work.matrix_bytes).min().unwrap();
     let limits = Budget { products: 50, calls: 1000, memory };
-    let run = check(&&script, &&script, &decision, &spec, limits).unwrap().timing_run;
+    let run = Check::new(&&script, &&script, &decision, &spec, limits).run().unwrap().timing_run;
     assert!(run.timed_plans.iter().any(|p| matches!(p.outcome, TimingOutcome::NoRoom { .. })));
     assert_eq!(script.packed.borrow().len(), 1);
 }
@@ -370,7 +370,7 @@ fn on_a_cpu_no_plan_takes_much_more_memory_than_plain_csr() {
     let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
     *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
     let limits = Budget { products: 50, calls: 1000, memory: u64::MAX };
-    let run = check(&&script, &&script, &decision, &spec, limits).unwrap().timing_run;
+    let run = Check::new(&&script, &&script, &decision, &spec, limits).run().unwrap().timing_run;
     let timed = run.timed_plans.iter().find(|p| p.plan == decision.candidates[coo].plan).unwrap();
     assert!(matches!(timed.outcome, TimingOutcome::NoRoom { .. }), "{timed:?}");
 }
