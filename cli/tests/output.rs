@@ -24,11 +24,19 @@ fn said(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-const PRINTING: [&[&str]; 6] = [
+const SOLVABLE: &str = "gallery:small,n=3,values=laplacian";
+
+const PRINTING: [&[&str]; 12] = [
     &["analyze", "gallery:small,n=3", "gallery:small,n=4", "-q"],
     &["analyze", "gallery:small,n=3", "--json", "-q"],
     &["apply", "gallery:small,n=3", "-q"],
+    &["bench", SOLVABLE, "--plans", "csr", "--baselines", "none", "--seconds", "0.001", "-q"],
+    &["solve", SOLVABLE, "-q"],
+    &["rank", "gallery:small,n=3", "-q"],
+    &["devices", "-q"],
+    &["profile", "show", "-q"],
     &["gallery", "list"],
+    &["tune", "--help"],
     &["--help"],
     &["--version"],
 ];

@@ -102,17 +102,30 @@ macro_rules! registry {
                 }
             }
 
-            /// Plan of a second packing for SpMM: of the first format that serves as one.
-            pub(crate) fn for_spmm(analysis: &Analysis, on: Target) -> Self {
-                let plans = [$($module::$Format::spmm_plan(analysis, on).map(Self::$Format)),+];
-                let plan = plans.into_iter().flatten().next();
+            /// Plan of a second packing for SpMM: of the format of the plan that is predicted to be
+            /// the fastest for SpMV, or else of the first format that serves as one.
+            pub(crate) fn for_spmm(
+                analysis: &Analysis,
+                on: Target,
+                fastest: Option<&Self>,
+            ) -> Self {
+                let same = match fastest {
+                    $(Some(Self::$Format(plan)) => {
+                        $module::$Format::spmm_plan(analysis, on, Some(plan)).map(Self::$Format)
+                    })+
+                    None => None,
+                };
+                let any = [$($module::$Format::spmm_plan(analysis, on, None).map(Self::$Format)),+];
+                let plan = same.or_else(|| any.into_iter().flatten().next());
                 plan.expect("a format has SpMM on every kind of device")
             }
 
             /// True if the format serves as a second packing for SpMM on such a device.
             pub(crate) fn has_spmm(&self, analysis: &Analysis, on: Target) -> bool {
                 match self {
-                    $(Self::$Format(_) => $module::$Format::spmm_plan(analysis, on).is_some()),+
+                    $(Self::$Format(_) => {
+                        $module::$Format::spmm_plan(analysis, on, None).is_some()
+                    })+
                 }
             }
 

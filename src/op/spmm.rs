@@ -388,20 +388,21 @@ impl<T: Scalar> SpmmPacking<T> {
 }
 
 impl SparseOpBuilder {
-    /// Of the plans that support SpMM, the one that is predicted to be the fastest for SpMV.
+    /// Plan for SpMM, like the plan that is predicted to be the fastest for SpMV among those of
+    /// formats that support SpMM.
     fn plan_for_spmm(&self, analysis: &Analysis, device: &Device, scalar: ScalarKind) -> Plan {
         let on = if *device == Device::Cpu { Target::Cpu } else { Target::Gpu };
-        let any = || Plan::for_spmm(analysis, on);
+        let like = |fastest| Plan::for_spmm(analysis, on, fastest);
         // On the CPU all plans of CSR have the same arrays.
         if on == Target::Cpu {
-            return any();
+            return like(None);
         }
-        let Ok(decision) = self.decide(analysis, scalar) else { return any() };
+        let Ok(decision) = self.decide(analysis, scalar) else { return like(None) };
         let fitting = decision.candidates.iter().filter(|candidate| {
             let fits = candidate.work.matrix_bytes <= decision.request.memory_limit;
             fits && candidate.plan.has_spmm(analysis, on)
         });
         let predicted = fitting.filter_map(|c| c.prediction.map(|p| (p.product(), &c.plan)));
-        predicted.min_by(|a, b| a.0.total_cmp(&b.0)).map_or_else(any, |(_, plan)| plan.clone())
+        like(predicted.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, plan)| plan))
     }
 }

@@ -153,7 +153,7 @@ impl Format for Csr {
         PlanProperties { keeps_order: true, packs_on_device: true, ..PlanProperties::default() }
     }
 
-    fn spmm_plan(_: &Analysis, on: Target) -> Option<CsrPlan> {
+    fn spmm_plan(_: &Analysis, on: Target, _: Option<&CsrPlan>) -> Option<CsrPlan> {
         (on == Target::Cpu).then_some(CsrPlan::Scalar)
     }
 

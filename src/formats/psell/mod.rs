@@ -195,8 +195,12 @@ impl Format for Psell {
         plan::fallback_kernels(kernel)
     }
 
-    fn spmm_plan(analysis: &Analysis, on: Target) -> Option<PsellPlan> {
-        (on == Target::Gpu).then(|| PsellPlan::for_spmm(analysis))
+    fn spmm_plan(
+        analysis: &Analysis,
+        on: Target,
+        fastest: Option<&PsellPlan>,
+    ) -> Option<PsellPlan> {
+        (on == Target::Gpu).then(|| PsellPlan::for_spmm(analysis, fastest))
     }
 
     fn estimate_us(plan: &PsellPlan, analysis: &Analysis, work: &Work) -> f64 {

@@ -81,6 +81,9 @@ impl PsellPlan {
     /// Window of [`PsellPlan::default`].
     const SIGMA: u32 = 512;
 
+    /// Window for SpMM in which nearly all slices have rows of one length.
+    const SPMM_SIGMA: u32 = 100_000;
+
     /// Creates a plan.
     ///
     /// # Errors
@@ -109,10 +112,21 @@ impl PsellPlan {
         Self { packing: Packing { warps: SliceWarps::One, ..self.packing }, ..self }
     }
 
-    /// Plan for SpMM with an analysed matrix.
-    pub(crate) fn for_spmm(analysis: &Analysis) -> Self {
-        let packing = Packing { split: SliceProbe::of(analysis).split, ..Packing::default() };
-        Self { sigma: Self::SIGMA, packing }
+    /// Plan for SpMM with an analysed matrix, like the fastest one for SpMV: with four slots stored
+    /// together, and with rows of one length in a slice where many slots of shorter windows are
+    /// masked. A masked slot costs every vector, and how near the rows of a slice are in `x` matters
+    /// less with several vectors. Measured on an H200 with 8 and 32 vectors:
+    /// docs/history/2026-11-27-spmm-packing.md.
+    pub(crate) fn for_spmm(analysis: &Analysis, fastest: Option<&Self>) -> Self {
+        /// Share of masked slots above which the rows of longer windows are sorted.
+        const MASKED: f64 = 0.2;
+        let probe = SliceProbe::of(analysis);
+        let packing = Packing { split: probe.split, ..Packing::default() };
+        let fastest = *fastest.unwrap_or(&Self { sigma: Self::SIGMA, packing });
+        let sizes = probe.sizes(&analysis.rows, fastest.order(), fastest.packing.split);
+        let masked = sizes.masked_slots as f64 > MASKED * sizes.entries as f64;
+        let sigma = if masked && fastest.sigma > 1 { Self::SPMM_SIGMA } else { fastest.sigma };
+        Self { sigma, packing: Packing { group: 4, ..fastest.packing } }
     }
 
     /// Number of rows per window sorted by length; 1 sorts nothing.
@@ -269,6 +283,7 @@ pub(super) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matrix::gallery;
 
     #[test]
     fn defaults_are_left_out_but_for_the_window() {
@@ -289,6 +304,24 @@ mod tests {
             assert!(spelled(wrong).is_err(), "{wrong}");
         }
         assert!(spelled(&format!("psell(split:{})", most + 1)).is_err());
+    }
+
+    #[test]
+    fn several_vectors_have_rows_of_one_length_in_a_slice_where_lengths_differ() {
+        let plan = |spec: &str, fastest: Option<&str>| {
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+            let fastest = fastest.map(|text| match text.parse().unwrap() {
+                crate::formats::Plan::Psell(plan) => plan,
+                other => panic!("{other}"),
+            });
+            PsellPlan::for_spmm(&Analysis::of(a.view()), fastest.as_ref()).to_string()
+        };
+        assert_eq!(plan("webbase,rows=20k", None), "(sigma:100000,group:4,split:64)");
+        let narrow = Some("psell(sigma:512,values:bf16,split:64)");
+        let expected = "(sigma:100000,values:bf16,group:4,split:64)";
+        assert_eq!(plan("webbase,rows=20k", narrow), expected);
+        assert_eq!(plan("webbase,rows=20k", Some("psell(sigma:1)")), "(sigma:1,group:4)");
+        assert_eq!(plan("uniform,rows=20k", None), "(sigma:512,group:4)");
     }
 
     #[test]
