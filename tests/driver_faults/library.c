@@ -11,8 +11,7 @@ void *functions[COUNT];
 enum { OTHER, NEVER, ALLOCATION };
 enum { OUT_OF_MEMORY = 2 };
 typedef unsigned long address_t;
-static int (*allocate)(address_t *, size_t), (*release)(address_t), (*release_in_order)(address_t, void *),
-    (*ask)(size_t *, size_t *);
+static int (*allocate)(address_t *, size_t), (*release)(address_t), (*ask)(size_t *, size_t *);
 static int (*allocate_from)(address_t *, size_t, void *, void *);
 static atomic_long calls, live, fails = -1;
 static atomic_int kind, code, stays;
@@ -25,7 +24,6 @@ __attribute__((constructor)) static void load(void) {
     allocate_from =
         (int (*)(address_t *, size_t, void *, void *))dlsym(driver, "cuMemAllocFromPoolAsync");
     release = (int (*)(address_t))dlsym(driver, "cuMemFree_v2");
-    release_in_order = (int (*)(address_t, void *))dlsym(driver, "cuMemFreeAsync");
     ask = (int (*)(size_t *, size_t *))dlsym(driver, "cuMemGetInfo_v2");
 }
 
@@ -79,15 +77,6 @@ int cuMemFree_v2(address_t at) {
     pthread_mutex_lock(&lock);
     count(at, 0);
     int result = release(at);
-    pthread_mutex_unlock(&lock);
-    --live;
-    return result;
-}
-
-int cuMemFreeAsync(address_t at, void *stream) {
-    pthread_mutex_lock(&lock);
-    count(at, 0);
-    int result = release_in_order(at, stream);
     pthread_mutex_unlock(&lock);
     --live;
     return result;

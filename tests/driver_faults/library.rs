@@ -16,13 +16,8 @@ const CHILD: &str = "SPARSEOP_TEST_DRIVER";
 const LIBRARY: &str = include_str!("library.c");
 
 /// Functions of the driver that the library defines.
-const OF_MEMORY: [&str; 5] = [
-    "cuMemAlloc_v2",
-    "cuMemAllocFromPoolAsync",
-    "cuMemFree_v2",
-    "cuMemFreeAsync",
-    "cuMemGetInfo_v2",
-];
+const OF_MEMORY: [&str; 4] =
+    ["cuMemAlloc_v2", "cuMemAllocFromPoolAsync", "cuMemFree_v2", "cuMemGetInfo_v2"];
 
 /// Assembler for a function of the driver: number, name.
 fn trampoline(number: usize, name: &str) -> String {

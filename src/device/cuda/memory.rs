@@ -10,7 +10,7 @@ use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// GPU memory, freed on drop if it is owned.
 #[derive(Debug)]
@@ -187,8 +187,8 @@ impl<T> Buffer<T> {
         Self { gpu, address, len, owner, _whole: None, _elements: PhantomData }
     }
 
-    /// The buffer, whose memory is from a pool. Other queues than the default one no longer use it
-    /// when it is dropped.
+    /// The buffer, whose memory is from a pool. No other queue than the default one uses it when it
+    /// is dropped.
     pub(super) fn of_pool(mut self) -> Self {
         self.owner = Owner::BufferOfPool;
         self
@@ -341,18 +341,34 @@ impl<T> Drop for Buffer<T> {
         peer_calls::after_call(move || {
             if let Ok(_current) = gpu.bind() {
                 let _relaxed = Relaxed::new();
+                if owner == Owner::BufferOfPool {
+                    return free_of_pools(gpu, address);
+                }
                 // SAFETY: the address came from the driver and is freed once. The driver waits for
-                // work that may use it; memory of a pool is freed in the order of the default
-                // queue. An error here belongs to earlier work, which reports it itself.
-                let _ = unsafe {
-                    match owner {
-                        Owner::BufferOfPool => gpu.queue().free_in_order(address),
-                        _ => api::mem_free(address),
-                    }
-                };
+                // work that may use it. An error here belongs to earlier work, which reports it
+                // itself.
+                let _ = unsafe { api::mem_free(address) };
             }
         });
     }
+}
+
+/// Memory of pools that is not freed yet, since a wait for the default queue of its GPU failed.
+static UNFREED: Mutex<Vec<(Gpu, u64)>> = Mutex::new(Vec::new());
+
+/// Frees memory of a pool after everything enqueued on the default queue: the driver does not wait
+/// for work with such memory.
+fn free_of_pools(gpu: Gpu, address: u64) {
+    let unfreed = || UNFREED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut memory = std::mem::take(&mut *unfreed());
+    memory.push((gpu, address));
+    memory.retain(|(gpu, address)| {
+        let waited = gpu.bind().and_then(|current| gpu.queue().synchronize().map(|()| current));
+        // SAFETY: the address came from the driver and is freed once; its work is done. An error
+        // here belongs to earlier work.
+        waited.map(|_current| unsafe { api::mem_free(*address) }).is_err()
+    });
+    unfreed().append(&mut memory);
 }
 
 /// Page-locked host memory, freed when dropped.

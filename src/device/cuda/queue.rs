@@ -327,19 +327,6 @@ impl Queue {
         })
     }
 
-    /// Frees memory of a pool behind everything enqueued. Freed like other memory it would not be
-    /// waited for: the driver takes work with memory of a pool for done.
-    ///
-    /// # Safety
-    ///
-    /// The memory is freed once, and no other queue uses it.
-    pub(super) unsafe fn free_in_order(&self, address: u64) -> Result<(), DriverError> {
-        let free: unsafe extern "C" fn(sys::CUdeviceptr, sys::CUstream) -> u32 =
-            api::function("cuMemFreeAsync")?;
-        // SAFETY: the caller's promise.
-        api::result(unsafe { free(address, self.0.stream) })
-    }
-
     /// Time of the work enqueued by `work` on the GPU, in seconds. The GPU begins when all of it is
     /// enqueued.
     pub(crate) fn seconds(

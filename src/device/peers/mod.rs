@@ -50,9 +50,10 @@ static ENDED: Mutex<Vec<Arc<GroupMemory>>> = Mutex::new(Vec::new());
 
 /// Frees memory of groups that have ended.
 fn free_ended() {
-    let in_use =
-        |memory: &Arc<GroupMemory>| memory.gpus.iter().any(|gpu| gpu.synchronize().is_err());
-    locked(&ENDED).retain(in_use);
+    // Not locked meanwhile: the GPUs may wait for another thread.
+    let mut ended = std::mem::take(&mut *locked(&ENDED));
+    ended.retain(|memory| memory.gpus.iter().any(|gpu| gpu.synchronize().is_err()));
+    locked(&ENDED).append(&mut ended);
 }
 
 /// Memory of a part that other parts write to, with elements of any type.
