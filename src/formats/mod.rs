@@ -141,8 +141,8 @@ pub(crate) trait Format: 'static {
         Ok(1.0..=1.0)
     }
 
-    /// Plan of a second packing for SpMM, if the format serves as one on such a device. `fastest` is
-    /// the plan of the format that is predicted to be the fastest for SpMV.
+    /// Plan of a second packing for SpMM, if the format serves as one on such a device. `fastest`
+    /// is the plan of the format that is predicted to be the fastest for SpMV.
     fn spmm_plan(_: &Analysis, _: Target, _fastest: Option<&Self::Plan>) -> Option<Self::Plan> {
         None
     }

@@ -216,16 +216,18 @@ impl SparseOpBuilder {
             csr_bytes: Plan::Csr(csr::CsrPlan::Balanced).work(analysis, T::KIND).matrix_bytes,
             memory: memory_limit.saturating_mul(2).min(device.memory()? / 2),
         };
-        let span = span!(DEBUG, "check", rows = source.nrows(), nnz = source.nnz(); plan);
-        let (clock, spec) = (WallClock::start(), device.spec());
-        let timer = || DevicePlanTimer::new(source, device, CacheState::Warm);
+        let (clock, spec, mut span) = (WallClock::start(), device.spec(), None);
+        let timer = || {
+            span = Some(span!(DEBUG, "check", rows = source.nrows(), nnz = source.nnz(); plan));
+            DevicePlanTimer::new(source, device, CacheState::Warm)
+        };
         let checked = check_if_worthwhile(timer, &clock, decision, &spec, matrix);
         // An error of the device comes again when the predicted plan is packed.
         let Ok(Some(Checked { ready, timing_run, products, limit })) = checked else {
             return Ok(None);
         };
         decision.settle(Basis::Checked { timing_run, products, limit }, analysis, &spec);
-        span.record("plan", display(&decision.plan));
+        span.iter().for_each(|span| span.record("plan", display(&decision.plan)));
         Ok(Some(ready))
     }
 

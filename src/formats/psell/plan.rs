@@ -114,8 +114,8 @@ impl PsellPlan {
 
     /// Plan for SpMM with an analysed matrix, like the fastest one for SpMV: with four slots stored
     /// together, and with rows of one length in a slice where many slots of shorter windows are
-    /// masked. A masked slot costs every vector, and how near the rows of a slice are in `x` matters
-    /// less with several vectors. Measured on an H200 with 8 and 32 vectors:
+    /// masked. A masked slot costs every vector, and how near the rows of a slice are in `x`
+    /// matters less with several vectors. Measured on an H200 with 8 and 32 vectors:
     /// docs/history/2026-11-27-spmm-packing.md.
     pub(crate) fn for_spmm(analysis: &Analysis, fastest: Option<&Self>) -> Self {
         /// Share of masked slots above which the rows of longer windows are sorted.
