@@ -2,7 +2,8 @@
 //!
 //! A generic function is compiled in the crate that calls it, with everything below it: kernels,
 //! formats, calibration. The public functions are therefore thin: they convert their arguments and
-//! call one of [`Compiled`], whose implementations are not generic.
+//! call one of [`Compiled`], whose implementations are not generic. `SparseOp::apply` on the CPU
+//! calls the packed matrix itself, behind a pointer.
 
 use crate::analysis::{Analysis, Symmetry};
 use crate::device::cpu::prepare_threads;

@@ -115,9 +115,12 @@ macro_rules! registry {
                     })+
                     None => None,
                 };
-                let any = [$($module::$Format::spmm_plan(analysis, on, None).map(Self::$Format)),+];
-                let plan = same.or_else(|| any.into_iter().flatten().next());
-                plan.expect("a format has SpMM on every kind of device")
+                let any = || {
+                    let plans =
+                        [$($module::$Format::spmm_plan(analysis, on, None).map(Self::$Format)),+];
+                    plans.into_iter().flatten().next()
+                };
+                same.or_else(any).expect("a format has SpMM on every kind of device")
             }
 
             /// True if the format serves as a second packing for SpMM on such a device.

@@ -3,7 +3,7 @@
 //! It comes from a pool of its own: other allocations are not mapped on the other GPUs, which would
 //! make every allocation wait for their work.
 
-use super::api::{self, DriverError, function};
+use super::api::{self, DriverError, symbol};
 use super::driver::{self, Attempt};
 use super::peer_calls::exclude_calls;
 use super::{Buffer, Gpu};
@@ -54,9 +54,17 @@ type CreatePool = unsafe extern "C" fn(&mut CUmemoryPool, &PoolProperties) -> u3
 type SetAccess = unsafe extern "C" fn(CUmemoryPool, *const PeerAccess, usize) -> u32;
 type Allocate = unsafe extern "C" fn(&mut CUdeviceptr, usize, CUmemoryPool, CUstream) -> u32;
 
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: DriverError = DriverError(801);
+
 /// The pool of a GPU's memory for others.
 #[derive(Default)]
 pub(super) struct PeerPool(Mutex<Option<CUmemoryPool>>);
+
+/// A function that not every driver has.
+fn function<F: Copy>(name: &str) -> Result<F, DriverError> {
+    symbol(name).ok_or(NOT_SUPPORTED)
+}
 
 impl Gpu {
     /// True if kernels of this GPU can access memory of another one.
