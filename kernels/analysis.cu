@@ -330,8 +330,8 @@ GATHER(u64, u64)
 
 // Least and largest column of rows, or (2³² - 1, 0) of a row without entries. A block has a row.
 KERNEL(column_spans)(const u64 *row_ptr, const u32 *cols, const u32 *rows, uint2 *spans) {
-    __shared__ u32 ends[2];
-    if (threadIdx.x == 0) ends[0] = ALL_LANES, ends[1] = 0;
+    __shared__ u32 bounds[2];
+    if (threadIdx.x == 0) bounds[0] = ALL_LANES, bounds[1] = 0;
     __syncthreads();
     u32 row = rows[blockIdx.x], least = ALL_LANES, most = 0;
     for (u64 k = row_ptr[row] + threadIdx.x; k < row_ptr[row + 1ull]; k += BLOCK) {
@@ -340,11 +340,11 @@ KERNEL(column_spans)(const u64 *row_ptr, const u32 *cols, const u32 *rows, uint2
         most = max(most, col);
     }
     if (least <= most) {
-        atomicMin(ends, least);
-        atomicMax(ends + 1, most);
+        atomicMin(bounds, least);
+        atomicMax(bounds + 1, most);
     }
     __syncthreads();
-    if (threadIdx.x == 0) spans[blockIdx.x] = make_uint2(ends[0], ends[1]);
+    if (threadIdx.x == 0) spans[blockIdx.x] = make_uint2(bounds[0], bounds[1]);
 }
 
 // Distinct values of a matrix, as in `ValueSet`. Zero marks a free slot. `counts` are the number of

@@ -111,8 +111,8 @@ __device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, F
     T product[LANE];
 #pragma unroll
     for (u32 u = 0; u < LANE; ++u) product[u] = slots.value[u] * factor(slots.col[u]);
-    u32 ends = slots.flags & 0xFF, before = slots.flags >> LANE;
-    u32 ended = __ballot_sync(ALL_LANES, ends != 0);
+    u32 end_bits = slots.flags & 0xFF, before = slots.flags >> LANE;
+    u32 ended = __ballot_sync(ALL_LANES, end_bits != 0);
     if (ended == 0) {
         T sum = 0;
 #pragma unroll
@@ -123,14 +123,14 @@ __device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, F
     }
     // The load of the first target overlaps with the additions.
     const u32 *mine = targets + (u64(part) + before);
-    u32 first_target = ends != 0 ? mine[0] : 0;
+    u32 first_target = end_bits != 0 ? mine[0] : 0;
     T carried = open.spread ? subwarp_sum(open.sum, WARP) : __shfl_sync(ALL_LANES, open.sum, WARP - 1);
     T sum = lane == 0 ? carried : T(0), first = 0;
     u32 count = 0;
 #pragma unroll
     for (u32 u = 0; u < LANE; ++u) {
         sum += product[u];
-        if (ends >> u & 1) {
+        if (end_bits >> u & 1) {
             if (count == 0) first = sum;
             else sums.put(mine[count], sum);
             ++count;
@@ -147,7 +147,7 @@ __device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, F
         if (lane >= start + offset) sum += other;
     }
     T lanes_before = __shfl_up_sync(ALL_LANES, sum, 1);
-    if (ends != 0) sums.put(first_target, lane == 0 ? first : first + lanes_before);
+    if (end_bits != 0) sums.put(first_target, lane == 0 ? first : first + lanes_before);
     open.sum = sum;
     open.spread = false;
     part += __shfl_sync(ALL_LANES, before + count, WARP - 1);

@@ -160,7 +160,7 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
     auto behind = [=](u64 entry) { return [=](u32 i) { return entries_of(before[i]) > entry; }; };
     C own_cols[LANE_SLOTS];
     B own_values[LANE_SLOTS];
-    u32 ends = 0, cell = 0, cell_end = 0;
+    u32 end_bits = 0, cell = 0, cell_end = 0;
 #pragma unroll
     for (u32 u = 0; u < LANE_SLOTS; ++u) {
         u64 entry = first + u;
@@ -174,17 +174,17 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
         u64 k = locate(tile, cell, u32(entry));
         own_cols[u] = C(column(tile, col_idx[k]));
         if (stored) own_values[u] = values[k];
-        if (entry + 1 == cell_end || slot + u + 1 == PIECE_SLOTS) ends |= 1u << u;
+        if (entry + 1 == cell_end || slot + u + 1 == PIECE_SLOTS) end_bits |= 1u << u;
     }
     put(static_cast<C *>(cols), batch, own_cols);
     if (stored) put(stored, batch, own_values);
-    u32 earlier = __popc(ends);
+    u32 earlier = __popc(end_bits);
 #pragma unroll
     for (u32 offset = 1; offset < WARP; offset *= 2) {
         u32 other = __shfl_up_sync(ALL_LANES, earlier, offset);
         if (lane_id() >= offset) earlier += other;
     }
-    flags[batch * WARP + lane_id()] = u16(ends | (earlier - __popc(ends)) << LANE_SLOTS);
+    flags[batch * WARP + lane_id()] = u16(end_bits | (earlier - __popc(end_bits)) << LANE_SLOTS);
 }
 
 // The kernels that fill pieces have the same parameters: those for windows read `firsts`, and

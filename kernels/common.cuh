@@ -299,9 +299,9 @@ __device__ __forceinline__ void begin_copies(float4 *to, const T *from, u32 coun
     for (u32 i = whole * N + threadIdx.x; i < count; i += THREADS) reinterpret_cast<T *>(to)[i] = __ldg(from + i);
 }
 
-// Chunks: the sequence of entries and row ends in row order, cut into equal pieces for the blocks
-// (Merrill & Garland's merge path). Segment i < `ends` holds the entries of the i-th row that ends
-// in the chunk. The last segment, possibly empty, belongs to the row that continues in the next
+// Chunks: the sequence of entries and row ends in row order, cut into equal parts for the blocks
+// (Merrill & Garland's merge path). Segment i < `end_count` holds the entries of the i-th row that
+// ends in the chunk. The last segment, possibly empty, belongs to the row that continues in the next
 // chunk.
 
 // Number of products per lane of a row beyond which a whole warp sums it.
@@ -319,7 +319,7 @@ __device__ __forceinline__ u32 lanes_for(u32 segments) {
 // `entries` products is `product(k)`, and its i-th row ends before product `row_ends[i]`. Both may
 // be in shared memory: the function begins with a barrier.
 template <u32 THREADS, u32 CHUNK, typename T, typename Product, typename Store>
-__device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 entries, Product product, Store store) {
+__device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 end_count, u32 entries, Product product, Store store) {
     // Segments that a warp sums. Each has more than LANE_PRODUCTS products.
     __shared__ u32 long_segments[CHUNK / LANE_PRODUCTS];
     __shared__ u32 long_count;
@@ -327,15 +327,15 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
     __syncthreads();
 
     auto segment_begin = [=](u32 i) { return i == 0 ? 0 : row_ends[i - 1]; };
-    auto segment_end = [=](u32 i) { return i == ends ? entries : row_ends[i]; };
+    auto segment_end = [=](u32 i) { return i == end_count ? entries : row_ends[i]; };
 
-    u32 lanes = lanes_for<THREADS>(ends + 1);
+    u32 lanes = lanes_for<THREADS>(end_count + 1);
     u32 lane = threadIdx.x % lanes;
     // Warps iterate uniformly, since lanes exchange their sums.
-    for (u32 base = 0; base <= ends; base += THREADS / lanes) {
+    for (u32 base = 0; base <= end_count; base += THREADS / lanes) {
         u32 i = base + threadIdx.x / lanes;
         u32 k = 0, stop = 0;
-        if (i <= ends) {
+        if (i <= end_count) {
             k = segment_begin(i);
             stop = segment_end(i);
         }
@@ -346,7 +346,7 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
             for (k += lane; k < stop; k += lanes) sum += product(k);
         }
         sum = subwarp_sum(sum, lanes);
-        if (i <= ends && lane == 0) {
+        if (i <= end_count && lane == 0) {
             if (is_long) long_segments[atomicAdd(&long_count, 1)] = i;
             else store(i, sum);
         }
@@ -366,45 +366,42 @@ __device__ __forceinline__ void sum_segments(const u32 *row_ends, u32 ends, u32 
 
 // Segmented sums: every thread of a block sums a run of consecutive products, the runs in thread
 // order. `open` is the sum behind the last row end of the run, or of the whole run if no row ends
-// in it. Returns the sum of previous runs for the row with which the run begins. At most SHARERS
-// threads, `1 << shift`, share a run, each with sums of its own.
-template <u32 THREADS, u32 SHARERS = 1, typename T>
-__device__ __forceinline__ T block_segmented_carry(T open, bool has_end, u32 shift = 0) {
-    __shared__ T warp_open[THREADS / WARP][SHARERS];
+// in it. Returns the sum of previous runs for the row with which the run begins.
+template <u32 THREADS, typename T>
+__device__ __forceinline__ T block_segmented_carry(T open, bool has_end) {
+    __shared__ T warp_open[THREADS / WARP];
     __shared__ bool warp_ended[THREADS / WARP];
     // Segmented scan over the warp. Segments begin at runs with an end.
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u32 run = lane >> shift, share = lane - (run << shift);
     u32 ended = __ballot_sync(ALL_LANES, has_end);
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
-    u32 start = (ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here)) >> shift;
-    // Distances of a warp and more give a lane its own sum, which it does not add.
+    u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
 #pragma unroll
     for (u32 offset = 1; offset < WARP; offset *= 2) {
-        T other = lane_up(open, offset << shift);
-        if (run >= start + offset) open += other;
+        T other = lane_up(open, offset);
+        if (lane >= start + offset) open += other;
     }
-    if (run == (WARP - 1) >> shift) {
-        warp_open[warp][share] = open;
-        if (share == 0) warp_ended[warp] = ended != 0;
+    if (lane == WARP - 1) {
+        warp_open[warp] = open;
+        warp_ended[warp] = ended != 0;
     }
     __syncthreads();
 
     // Loaded ahead of their use: one after the other they take as long as a gather.
     T opens[THREADS / WARP];
-    bool ends[THREADS / WARP];
+    bool has_ends[THREADS / WARP];
 #pragma unroll
     for (u32 w = 0; w < THREADS / WARP; ++w) {
-        opens[w] = warp_open[w][share];
-        ends[w] = warp_ended[w];
+        opens[w] = warp_open[w];
+        has_ends[w] = warp_ended[w];
     }
     T before = {};
 #pragma unroll
     for (u32 w = 0; w + 1 < THREADS / WARP; ++w)
-        if (w < warp) before = ends[w] ? opens[w] : before + opens[w];
-    T lanes_before = lane_up(open, 1 << shift);
-    bool ended_before = (ended & ~(ALL_LANES << (run << shift))) != 0;
-    if (run > 0) before = ended_before ? lanes_before : before + lanes_before;
+        if (w < warp) before = has_ends[w] ? opens[w] : before + opens[w];
+    T lanes_before = lane_up(open, 1);
+    bool ended_before = (ended & ~(ALL_LANES << lane)) != 0;
+    if (lane > 0) before = ended_before ? lanes_before : before + lanes_before;
     return before;
 }
 

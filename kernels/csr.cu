@@ -97,7 +97,7 @@ OFFSETS(o64, u64)
 #define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                                           \
     KERNEL_WITH(NAME, CHUNK_BLOCKS(T, O))(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,   \
          EPILOGUE_PARAMETERS(T), u64 *parts, u32 l2_shares) {                                                                                        \
-        rows_by_chunks<RUN, STRIPED, 1>(row_ptr, cols, values, chunks, blockIdx.x, nrows, nnz, Elements<T>{x}, EPILOGUE(T), parts, 1, 0, l2_shares); \
+        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, Elements<T>{x}, EPILOGUE(T), parts, l2_shares); \
     }
 
 #define INSTANCES(SUFFIX, T, O)                      \

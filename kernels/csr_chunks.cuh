@@ -65,54 +65,31 @@ __device__ __forceinline__ void receive_part(u64 *from, Unit<T, N> &part) {
     for (u32 v = 0; v < N; ++v) receive_part(from + v * PART_WORDS<T>, part.at[v]);
 }
 
-// Thread of a block of which `1 << shift` neighbours, at most SHARERS, share an entry, each with a
-// factor of its own.
-template <u32 SHARERS>
-struct ChunkThread {
-    u32 shift;
-
-    // Number of threads that share an entry, and which of them this is.
-    __device__ __forceinline__ u32 sharing() const { return SHARERS == 1 ? 1 : 1u << shift; }
-    __device__ __forceinline__ u32 share() const { return SHARERS == 1 ? 0 : threadIdx.x & (sharing() - 1); }
-    // Number of the thread's run of entries.
-    __device__ __forceinline__ u32 run() const { return runs(threadIdx.x); }
-    // Number of runs of the first `threads` threads.
-    __device__ __forceinline__ u32 runs(u32 threads) const { return SHARERS == 1 ? threads : threads >> shift; }
-};
-
-// Destination of the sums of a chunk. Segment i < ends is the chunk's part of row `row` + i,
-// segment `ends` that of the row that continues after it. At most SHARERS threads share an entry.
-template <u32 SHARERS, typename S, typename Epilogue>
+// Destination of the sums of a chunk. Segment i < end_count is the chunk's part of row `row` + i,
+// segment `end_count` that of the row that continues after it.
+template <typename S, typename Epilogue>
 struct ChunkOutput {
     Epilogue y;
     // Number of the chunk.
     u32 number;
-    u32 row, ends;
+    u32 row, end_count;
     // True if the first row begins before the chunk, and if the last one continues after it.
     bool from_before, continues;
-    // Destinations of the parts of the first row, in shared memory.
+    // Destination of the part of the first row, in shared memory.
     S *head;
-    // Parts of the last rows of the chunks, in global memory, and their number per chunk.
+    // Parts of the last rows of the chunks, in global memory.
     u64 *parts;
-    u32 parts_each;
 
-    // A share's part of the last row of a chunk.
-    __device__ __forceinline__ u64 *part(u64 chunk, u32 share) const {
-        return parts + (chunk * parts_each + share) * PART_WORDS<S>;
-    }
+    // Part of the last row of a chunk.
+    __device__ __forceinline__ u64 *part(u64 chunk) const { return parts + chunk * PART_WORDS<S>; }
 
-    __device__ __forceinline__ void store(u64 r, u32 share, S sum) const {
-        if constexpr (SHARERS == 1) y.store(r, sum);
-        else y.store(r, share, sum);
-    }
-
-    __device__ __forceinline__ void put_segment(u32 i, u32 share, S sum) const {
-        if (i == ends) {
-            if (continues) send_part(part(number, share), sum);
+    __device__ __forceinline__ void put_segment(u32 i, S sum) const {
+        if (i == end_count) {
+            if (continues) send_part(part(number), sum);
         } else if (i == 0 && from_before) {
-            head[share] = sum;
+            *head = sum;
         } else {
-            store(u64(row) + i, share, sum);
+            y.store(u64(row) + i, sum);
         }
     }
 };
@@ -120,31 +97,30 @@ struct ChunkOutput {
 // Stores a row that ends in this chunk and began in chunk `first`. Its parts are always added in
 // the same order. Blocks begin in the order of their numbers, so that the blocks waited for have
 // begun and wait for no later ones.
-template <u32 SHARERS, typename S, typename Epilogue>
-__device__ __forceinline__ void add_parts(ChunkOutput<SHARERS, S, Epilogue> sums, ChunkThread<SHARERS> own, u32 first) {
-    __shared__ S warp_sums[WARPS][SHARERS];
-    u32 share = own.share();
+template <typename S, typename Epilogue>
+__device__ __forceinline__ void add_parts(ChunkOutput<S, Epilogue> sums, u32 first) {
+    __shared__ S warp_sums[WARPS];
     auto part_sum = [=](u32 threads) {
         S sum = {};
-        for (u64 chunk = u64(first) + own.run(); chunk < sums.number; chunk += own.runs(threads)) {
+        for (u64 chunk = u64(first) + threadIdx.x; chunk < sums.number; chunk += threads) {
             S part;
-            receive_part(sums.part(chunk, share), part);
+            receive_part(sums.part(chunk), part);
             sum += part;
         }
-        return strided_sum(sum, own.sharing());
+        return strided_sum(sum, 1);
     };
     // The part of this chunk is in shared memory.
     __syncthreads();
-    S sum = sums.head[share];
+    S sum = *sums.head;
     if (sums.number - first <= WARP) {
         if (threadIdx.x < WARP) sum += part_sum(WARP);
     } else {
         S part = part_sum(BLOCK);
-        if (threadIdx.x % WARP < own.sharing()) warp_sums[threadIdx.x / WARP][share] = part;
+        if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = part;
         __syncthreads();
-        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[w][share];
+        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[w];
     }
-    if (threadIdx.x < own.sharing()) sums.store(sums.row, share, sum);
+    if (threadIdx.x == 0) sums.y.store(sums.row, sum);
 }
 
 // Maximum number of row ends in a chunk for which the block sums the products of its threads
@@ -153,64 +129,61 @@ constexpr u32 FEW_ENDS = 2;
 
 // Sums a chunk with few row ends. The u-th product of a thread is at `at(u)`, and segment i ends
 // before `row_ends[i]`.
-template <u32 RUN, u32 SHARERS, typename S, typename At, typename Epilogue>
+template <u32 RUN, typename S, typename At, typename Epilogue>
 __device__ __forceinline__ void sum_by_block(const S (&product)[RUN], u32 begin, u32 end,
                                              const u32 *row_ends,
-                                             ChunkOutput<SHARERS, S, Epilogue> sums,
-                                             ChunkThread<SHARERS> own, At at) {
-    __shared__ S warp_sums[FEW_ENDS + 1][WARPS][SHARERS];
-    u32 share = own.share();
-    for (u32 i = 0; i <= sums.ends; ++i) {
-        u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.ends ? end : row_ends[i];
+                                             ChunkOutput<S, Epilogue> sums, At at) {
+    __shared__ S warp_sums[FEW_ENDS + 1][WARPS];
+    for (u32 i = 0; i <= sums.end_count; ++i) {
+        u32 from = i == 0 ? begin : row_ends[i - 1], to = i == sums.end_count ? end : row_ends[i];
         S sum = {};
 #pragma unroll
         for (u32 u = 0; u < RUN; ++u)
             if (at(u) >= from && at(u) < to) sum += product[u];
-        sum = strided_sum(sum, own.sharing());
-        if (threadIdx.x % WARP < own.sharing()) warp_sums[i][threadIdx.x / WARP][share] = sum;
+        sum = strided_sum(sum, 1);
+        if (threadIdx.x % WARP == 0) warp_sums[i][threadIdx.x / WARP] = sum;
     }
     __syncthreads();
-    if (own.run() <= sums.ends) {
+    if (threadIdx.x <= sums.end_count) {
         S sum = {};
-        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[own.run()][w][share];
-        sums.put_segment(own.run(), share, sum);
+        for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[threadIdx.x][w];
+        sums.put_segment(threadIdx.x, sum);
     }
 }
 
-// Row ends of a run, two in a word, loaded together.
+// End marks of a run, two in a word, loaded together.
 template <u32 RUN>
-struct alignas(RUN * sizeof(u16)) PackedEnds {
+struct alignas(RUN * sizeof(u16)) PackedMarks {
     u32 pairs[RUN / 2];
 };
 
 // Sums a chunk of which every thread has RUN consecutive products. `end_marks` is 1 + i where
 // segment i ends with the product, and 0 elsewhere.
-template <u32 RUN, u32 SHARERS, typename S, typename Epilogue>
+template <u32 RUN, typename S, typename Epilogue>
 __device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end_marks,
-                                         ChunkOutput<SHARERS, S, Epilogue> sums, ChunkThread<SHARERS> own) {
-    PackedEnds<RUN> ends = reinterpret_cast<const PackedEnds<RUN> *>(end_marks)[own.run()];
-    u32 share = own.share();
+                                         ChunkOutput<S, Epilogue> sums) {
+    PackedMarks<RUN> marks = reinterpret_cast<const PackedMarks<RUN> *>(end_marks)[threadIdx.x];
     // Rows that end in the run are complete except for the first one, which may begin in earlier
     // runs. `open` is the sum behind the last end.
-    u32 first_end = 0;
+    u32 first_mark = 0;
     S first_sum = {}, open = {};
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) {
         open += product[u];
-        u32 end = u % 2 == 0 ? ends.pairs[u / 2] & 0xFFFF : ends.pairs[u / 2] >> 16;
-        if (end != 0) {
-            if (first_end == 0) {
-                first_end = end;
+        u32 mark = u % 2 == 0 ? marks.pairs[u / 2] & 0xFFFF : marks.pairs[u / 2] >> 16;
+        if (mark != 0) {
+            if (first_mark == 0) {
+                first_mark = mark;
                 first_sum = open;
             } else {
-                sums.store(u64(sums.row) + end - 1, share, open);
+                sums.y.store(u64(sums.row) + mark - 1, open);
             }
             open = {};
         }
     }
-    S before = block_segmented_carry<BLOCK, SHARERS>(open, first_end != 0, own.shift);
-    if (first_end != 0) sums.put_segment(first_end - 1, share, before + first_sum);
-    if (own.run() == own.runs(BLOCK) - 1) sums.put_segment(sums.ends, share, first_end == 0 ? before + open : open);
+    S before = block_segmented_carry<BLOCK>(open, first_mark != 0);
+    if (first_mark != 0) sums.put_segment(first_mark - 1, before + first_sum);
+    if (threadIdx.x == BLOCK - 1) sums.put_segment(sums.end_count, first_mark == 0 ? before + open : open);
 }
 
 // Vector type of BYTES bytes for one load.
@@ -225,10 +198,10 @@ struct Words<16> {
     typedef uint4 Type;
 };
 
-// Loads RUN consecutive elements of an array with one element per entry, run number `own` from a
-// multiple of four on. Elements past the last one that is needed repeat needed ones.
+// Loads the RUN consecutive elements of this thread of an array with one element per entry, the first
+// thread's from a multiple of four on. Elements past the last one that is needed repeat needed ones.
 template <bool IN_L2, u32 RUN, typename V>
-__device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, u32 own, V (&run)[RUN]) {
+__device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
     constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
     using Bits = typename Words<TOGETHER * sizeof(V)>::Type;
     struct alignas(sizeof(Bits)) Pack {
@@ -238,7 +211,7 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
     if (base + (count + 3) / 4 * 4 <= nnz) {
 #pragma unroll
         for (u32 q = 0; q < RUN; q += GROUP) {
-            const V *from = array + base + min(own * RUN + q, (count - 1) / GROUP * GROUP);
+            const V *from = array + base + min(threadIdx.x * RUN + q, (count - 1) / GROUP * GROUP);
 #pragma unroll
             for (u32 v = 0; v < GROUP; v += TOGETHER) {
                 Bits bits = fetch<IN_L2>(reinterpret_cast<const Bits *>(from + v));
@@ -249,7 +222,7 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
         }
     } else {
 #pragma unroll
-        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(own * RUN + u, count - 1));
+        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(threadIdx.x * RUN + u, count - 1));
     }
 }
 
@@ -289,41 +262,37 @@ constexpr u32 ROWS_AHEAD = 2;
 // of contiguous columns then touch an eighth of the sectors. `striped` in
 // src/formats/csr/chunks.rs.
 //
-// `x.at(col)` is the factor of an entry: an element of x, or one of each vector of a unit. In SpMM
-// up to SHARERS threads, `1 << shift`, share an entry, each with a unit, and chunks are as many
-// times smaller. `parts` and `parts_each` are those of `ChunkOutput`.
-template <u32 RUN, bool STRIPED, u32 SHARERS, typename T, typename O, typename X, typename Epilogue>
+// `x.at(col)` is the factor of an entry: an element of x, or one of each vector of a unit. `parts`
+// is that of `ChunkOutput`.
+template <u32 RUN, bool STRIPED, typename T, typename O, typename X, typename Epilogue>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
                                                const u32 *__restrict__ cols,
                                                const T *__restrict__ values,
-                                               const Chunk *__restrict__ chunks, u32 number, u32 nrows,
-                                               u64 nnz, X x, Epilogue y, u64 *parts, u32 parts_each,
-                                               u32 shift, u32 l2_shares) {
-    static_assert(!STRIPED || SHARERS == 1, "a run is shared only by threads that load it");
+                                               const Chunk *__restrict__ chunks, u32 nrows, u64 nnz,
+                                               X x, Epilogue y, u64 *parts, u32 l2_shares) {
     using S = decltype(x.at(0));
     // Capacity of a block in entries and row ends, and distance between two cuts. The rest is for
     // cuts that move back, and for loads of four entries that begin up to three early. `Cutting` in
     // src/formats/csr/chunks.rs.
-    constexpr u32 CAPACITY = RUN * BLOCK;
-    ChunkThread<SHARERS> own = {shift};
-    u32 capacity = own.runs(CAPACITY), spacing = capacity - capacity / RESERVE;
+    constexpr u32 CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / RESERVE;
     alignas(16) __shared__ u16 end_marks[CAPACITY];
     alignas(16) __shared__ S products[STRIPED ? padded_index<S>(CAPACITY) : 1];
     __shared__ u32 few_ends[FEW_ENDS];
-    __shared__ S head[SHARERS];
+    __shared__ S head;
 
+    u32 number = blockIdx.x;
     Chunk chunk = load_chunk(chunks, number), next = load_chunk(chunks, u64(number) + 1);
-    u64 cut = u64(number) * spacing;
+    u64 cut = u64(number) * SPACING;
     u64 first = cut - chunk.moved - chunk.row;
-    u64 end = min(cut + spacing, nrows + nnz) - next.moved - next.row;
-    ChunkOutput<SHARERS, S, Epilogue> sums = {y, number, chunk.row, next.row - chunk.row, chunk.first != number,
-                                              next.first != number + 1, head, parts, parts_each};
+    u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
+    ChunkOutput<S, Epilogue> sums = {y, number, chunk.row, next.row - chunk.row, chunk.first != number,
+                                     next.first != number + 1, &head, parts};
     // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
     // `skipped` to `count`.
     u32 skipped = STRIPED ? 0 : u32(first % 4);
     u64 base = first - skipped;
     u32 count = u32(end - base);
-    auto at = [=](u32 u) { return STRIPED ? u * BLOCK + threadIdx.x : own.run() * RUN + u; };
+    auto at = [=](u32 u) { return STRIPED ? u * BLOCK + threadIdx.x : threadIdx.x * RUN + u; };
 
     // The first row may begin before the chunk.
     auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(chunk.row) + i]), first) - base); };
@@ -332,7 +301,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     u32 begins[ROWS_AHEAD], stops[ROWS_AHEAD];
 #pragma unroll
     for (u32 r = 0; r < ROWS_AHEAD; ++r) {
-        u32 i = min(threadIdx.x + r * BLOCK, max(sums.ends, 1) - 1);
+        u32 i = min(threadIdx.x + r * BLOCK, max(sums.end_count, 1) - 1);
         begins[r] = begin_of(i);
         stops[r] = end_of(i);
     }
@@ -343,15 +312,15 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
         if (count <= skipped) return;
         by_l2_share(number, l2_shares, [&](auto in_l2) {
             if constexpr (STRIPED) load_striped<decltype(in_l2)::value>(array, base, count, run);
-            else load_wide<decltype(in_l2)::value>(array, base, count, nnz, own.run(), run);
+            else load_wide<decltype(in_l2)::value>(array, base, count, nnz, run);
         });
     };
     load_run(cols, col);
     wait_for_previous_launch();
     trigger_next_launch();
     load_run(values, value);
-    bool few = sums.ends <= FEW_ENDS;
-    if (own.share() == 0) reinterpret_cast<PackedEnds<RUN> *>(end_marks)[own.run()] = {};
+    bool few = sums.end_count <= FEW_ENDS;
+    reinterpret_cast<PackedMarks<RUN> *>(end_marks)[threadIdx.x] = {};
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) factor[u] = count > skipped ? x.at(col[u]) : S{};
 
@@ -359,15 +328,13 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     auto mark_end = [=](u32 i, u32 begin, u32 stop) {
         if (few) few_ends[i] = stop;
         else if (begin < stop) end_marks[stop - 1] = u16(i + 1);
-        else if constexpr (SHARERS == 1) sums.put_segment(i, 0, S{});
-        else
-            for (u32 share = 0; share < own.sharing(); ++share) sums.put_segment(i, share, S{});
+        else sums.put_segment(i, S{});
     };
     __syncthreads();
 #pragma unroll
     for (u32 r = 0; r < ROWS_AHEAD; ++r)
-        if (threadIdx.x + r * BLOCK < sums.ends) mark_end(threadIdx.x + r * BLOCK, begins[r], stops[r]);
-    for (u32 i = threadIdx.x + ROWS_AHEAD * BLOCK; i < sums.ends; i += BLOCK) mark_end(i, begin_of(i), end_of(i));
+        if (threadIdx.x + r * BLOCK < sums.end_count) mark_end(threadIdx.x + r * BLOCK, begins[r], stops[r]);
+    for (u32 i = threadIdx.x + ROWS_AHEAD * BLOCK; i < sums.end_count; i += BLOCK) mark_end(i, begin_of(i), end_of(i));
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) {
         product[u] = at(u) >= skipped && at(u) < count ? value[u] * factor[u] : S{};
@@ -376,10 +343,10 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
 
     __syncthreads();
     if (few) {
-        sum_by_block(product, skipped, count, few_ends, sums, own, at);
+        sum_by_block(product, skipped, count, few_ends, sums, at);
     } else {
         if constexpr (STRIPED) load_run_of(products, product);
-        sum_runs(product, end_marks, sums, own);
+        sum_runs(product, end_marks, sums);
     }
-    if (sums.from_before && chunk.last == number) add_parts(sums, own, chunk.first);
+    if (sums.from_before && chunk.last == number) add_parts(sums, chunk.first);
 }

@@ -97,8 +97,8 @@ constexpr bool SHARED_SLICES = false;
 #endif
 
 // Steps of a slice that one of several warps processes, from `first` to `end`. Step numbers are
-// divided in units of BATCH_STEPS. The first masked step is numbered from the next multiple of it,
-// so that no unit has steps of both kinds.
+// divided in batches of BATCH_STEPS. The first masked step is numbered from the next multiple of it,
+// so that no batch has steps of both kinds.
 struct SliceSteps {
     static constexpr u32 BATCH_STEPS = 8;
     u32 first, end;
@@ -121,9 +121,9 @@ struct SliceSteps {
    private:
     static __device__ __forceinline__ u32 batches(u32 steps) { return (steps + BATCH_STEPS - 1) / BATCH_STEPS * BATCH_STEPS; }
     static __device__ __forceinline__ SliceSteps own(u32 full, u32 width, u32 shift) {
-        u32 all = batches(full) + width - full, several = BATCH_STEPS << shift;
+        u32 all = batches(full) + width - full, of_all_warps = BATCH_STEPS << shift;
         u32 number = threadIdx.x / WARP & ((1u << shift) - 1);
-        u32 steps = (all + several - 1) / several * BATCH_STEPS;
+        u32 steps = (all + of_all_warps - 1) / of_all_warps * BATCH_STEPS;
         return {min(number * steps, all), min((number + 1) * steps, all)};
     }
 };
@@ -142,10 +142,10 @@ __device__ __forceinline__ T diagonal_sum(
     const u8 *index, const Values &values, u32 full, u32 width, u32 shift, u32 lane, const T *x) {
     const int *deltas = reinterpret_cast<const int *>(index);
     T sum = 0;
-    SliceSteps whole = SliceSteps::of_all_lanes(full, width, shift);
-    in_batches<N>(whole.end - whole.first, [&](auto n, u32 step) {
+    SliceSteps full_steps = SliceSteps::of_all_lanes(full, width, shift);
+    in_batches<N>(full_steps.end - full_steps.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
-        u32 k = whole.first + step;
+        u32 k = full_steps.first + step;
         int delta[COUNT];
         T value[COUNT], factor[COUNT];
         load_words<COUNT>(deltas + k, delta);
@@ -155,14 +155,14 @@ __device__ __forceinline__ T diagonal_sum(
         sum = add_products<COUNT>(sum, value, factor);
     });
     if (width == full) return sum;
-    SliceSteps some = SliceSteps::masked(full, width, shift);
-    if (some.first == some.end) return sum;
+    SliceSteps masked_steps = SliceSteps::masked(full, width, shift);
+    if (masked_steps.first == masked_steps.end) return sum;
     const int *partial_deltas = deltas + padded(full);
     const u32 *masks = reinterpret_cast<const u32 *>(partial_deltas + padded(width - full));
-    u32 at = full * WARP + entries_before(masks, some.first, lane), bit = 1u << lane;
-    in_batches<PARTIAL>(some.end - some.first, [&](auto n, u32 step) {
+    u32 at = full * WARP + entries_before(masks, masked_steps.first, lane), bit = 1u << lane;
+    in_batches<PARTIAL>(masked_steps.end - masked_steps.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
-        u32 k = some.first + step;
+        u32 k = masked_steps.first + step;
         int delta[COUNT];
         u32 mask[COUNT];
         T value[COUNT], factor[COUNT];
@@ -193,11 +193,11 @@ __device__ __forceinline__ T relative_sum(
     const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
     constexpr u32 GROUP = R == 1 ? V : 1;
     T sum = 0;
-    SliceSteps whole = SliceSteps::of_all_lanes(full, width, shift);
-    in_batches<N>(whole.end - whole.first, [&](auto n, u32 step) {
+    SliceSteps full_steps = SliceSteps::of_all_lanes(full, width, shift);
+    in_batches<N>(full_steps.end - full_steps.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
         constexpr u32 GROUPED = GROUP == 4 ? COUNT / 4 * 4 : 0;
-        u32 k = whole.first + step;
+        u32 k = full_steps.first + step;
         u32 col[COUNT];
         T value[COUNT * R], factor[COUNT * R];
 #pragma unroll
@@ -210,13 +210,13 @@ __device__ __forceinline__ T relative_sum(
         sum = add_products<COUNT * R>(sum, value, factor);
     });
     if (width == full) return sum;
-    SliceSteps some = SliceSteps::masked(full, width, shift);
-    if (some.first == some.end) return sum;
-    u32 at = full * WARP + entries_before(masks, some.first, lane), bit = 1u << lane;
+    SliceSteps masked_steps = SliceSteps::masked(full, width, shift);
+    if (masked_steps.first == masked_steps.end) return sum;
+    u32 at = full * WARP + entries_before(masks, masked_steps.first, lane), bit = 1u << lane;
     constexpr u32 STEPS = R == 1 ? PARTIAL : 1;
-    in_batches<STEPS>(some.end - some.first, [&](auto n, u32 step) {
+    in_batches<STEPS>(masked_steps.end - masked_steps.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
-        u32 k = some.first + step;
+        u32 k = masked_steps.first + step;
         u32 col[COUNT], mask[COUNT];
         T value[COUNT * R], factor[COUNT * R];
 #pragma unroll

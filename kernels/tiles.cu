@@ -13,12 +13,12 @@ using namespace tiles;
 #define MULTIPLY_KERNEL(NAME) KERNEL_OF(NAME, MULTIPLY_THREADS, MULTIPLY_BLOCKS)
 #define SUM_KERNEL(NAME) KERNEL_OF(NAME, SUM_THREADS, SUM_BLOCKS)
 
-// A thread processes slots in *pieces* of PIECE_BYTES bytes of scalars. Accesses of adjacent
-// threads are contiguous, and the pieces of a group fill whole sectors.
+// A thread processes slots in *runs* of RUN_BYTES bytes of scalars. Accesses of adjacent
+// threads are contiguous, and the runs of a group fill whole sectors.
 template <typename T>
-constexpr u32 PIECE = PIECE_BYTES / sizeof(T);
+constexpr u32 RUN = RUN_BYTES / sizeof(T);
 template <typename T>
-constexpr u32 PIECES = GROUP / PIECE<T>;
+constexpr u32 RUNS = GROUP / RUN<T>;
 
 __device__ __forceinline__ void store(float *to, const float (&from)[4]) {
     *reinterpret_cast<float4 *>(to) = make_float4(from[0], from[1], from[2], from[3]);
@@ -35,7 +35,7 @@ constexpr bool IN_L2 = false;
 constexpr bool IN_L2 = true;
 #endif
 
-// 16-bit numbers of a piece, two per word.
+// 16-bit numbers of a run, two per word.
 template <u32 N>
 struct Shorts {
     u32 word[N / 2];
@@ -53,7 +53,7 @@ __device__ __forceinline__ void load(const u16 *from, Shorts<2> &to) {
     to.word[0] = fetch<STAY>(reinterpret_cast<const u32 *>(from));
 }
 
-// Dynamic shared memory, aligned for pieces.
+// Dynamic shared memory, aligned for runs.
 extern __shared__ float4 dynamic_shared[];
 
 // A stripe. Its groups are numbered in tile order from `first_group` on; tile t has the groups from
@@ -72,19 +72,19 @@ struct Stripe {
     const u32 *destinations;
 };
 
-// Slots of a piece.
+// Slots of a run.
 template <typename T, bool PLAIN>
-struct PieceSlots {
-    Shorts<PIECE<T>> col;
-    T value[PIECE<T>];
+struct RunSlots {
+    Shorts<RUN<T>> col;
+    T value[RUN<T>];
     u32 destination;
 
-    // Loads the i-th piece after the beginning of a group.
+    // Loads the i-th run after the beginning of a group.
     __device__ __forceinline__ void take(const Stripe<T> &a, u32 group, u32 i) {
-        u64 piece = u64(group) * PIECES<T> + i;
-        load<IN_L2>(a.cols + piece * PIECE<T>, col);
-        if constexpr (PLAIN) load<IN_L2>(a.values + piece * PIECE<T>, value);
-        destination = fetch<IN_L2>(a.destinations + piece / PIECES<T>);
+        u64 run = u64(group) * RUNS<T> + i;
+        load<IN_L2>(a.cols + run * RUN<T>, col);
+        if constexpr (PLAIN) load<IN_L2>(a.values + run * RUN<T>, value);
+        destination = fetch<IN_L2>(a.destinations + run / RUNS<T>);
     }
 };
 
@@ -107,32 +107,32 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
         tile += found;
     } while (found == MULTIPLY_THREADS);
 
-    // A thread's pieces are the same part of every group.
-    u32 part = threadIdx.x % PIECES<T> * PIECE<T>;
+    // A thread's runs are the same part of every group.
+    u32 part = threadIdx.x % RUNS<T> * RUN<T>;
     for (; begin < end; ++tile) {
         u32 stop = min(end, a.tile_ptr[tile + 1]);
         if (begin == stop) continue;
         // Less than 2^32: a GPU with memory for so many groups has many blocks that share them.
-        u32 last = (stop - begin) * PIECES<T> - 1;
+        u32 last = (stop - begin) * RUNS<T> - 1;
         u32 i = threadIdx.x;
         begin_copies<MULTIPLY_THREADS>(dynamic_shared, x + u64(tile) * width, min(width, ncols - tile * width));
-        // The load of the next piece is always in flight, the first one together with x. Pieces
+        // The load of the next run is always in flight, the first one together with x. Runs
         // past the end repeat the last one.
-        PieceSlots<T, PLAIN> next;
+        RunSlots<T, PLAIN> next;
         next.take(a, begin, min(i, last));
         end_copies();
         __syncthreads();
 #pragma unroll 1
         while (i <= last) {
-            PieceSlots<T, PLAIN> slots = next;
+            RunSlots<T, PLAIN> slots = next;
             i += MULTIPLY_THREADS;
             next.take(a, begin, min(i, last));
-            T product[PIECE<T>];
+            T product[RUN<T>];
 #pragma unroll
-            for (u32 u = 0; u < PIECE<T>; ++u) product[u] = (PLAIN ? slots.value[u] : a.value) * x_block[slots.col[u]];
+            for (u32 u = 0; u < RUN<T>; ++u) product[u] = (PLAIN ? slots.value[u] : a.value) * x_block[slots.col[u]];
             store(products + (u64(slots.destination - a.first_group) * GROUP + part), product);
         }
-        begin += (last + 1) / PIECES<T>;
+        begin += (last + 1) / RUNS<T>;
         __syncthreads();
     }
 }
@@ -164,47 +164,47 @@ template <typename T>
 __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 first_group,
                                           const T *__restrict__ products, T *__restrict__ y,
                                           T *__restrict__ carries) {
-    // Number of pieces that a thread loads together.
+    // Number of runs that a thread loads together.
     constexpr u32 N = 2;
     u32 c = first_chunk + blockIdx.x;
     u64 begin = u64(c) * a.chunk;
     u64 end = min(begin + a.chunk, a.nrows + a.nnz);
     u32 first_row = a.chunk_rows[c];
-    u32 ends = a.chunk_rows[c + 1] - first_row;
-    u32 entries = u32(end - begin) - ends;
-    u64 first = u64(a.chunk_ptr[c]) * PIECES<T>;
-    u64 stop = u64(a.chunk_ptr[c + 1]) * PIECES<T>;
+    u32 end_count = a.chunk_rows[c + 1] - first_row;
+    u32 entries = u32(end - begin) - end_count;
+    u64 first = u64(a.chunk_ptr[c]) * RUNS<T>;
+    u64 stop = u64(a.chunk_ptr[c + 1]) * RUNS<T>;
     u64 before = u64(first_group) * GROUP;
 
     // Products are stored from the front, in whole lines of banks, row ends from the back:
     // `shared_bytes` in src/formats/tiles/cuda.rs.
     T *in_order = reinterpret_cast<T *>(dynamic_shared);
-    u32 *row_ends = reinterpret_cast<u32 *>(in_order + a.chunk + 128 / sizeof(T)) - ends;
-    for (u32 i = threadIdx.x; i < ends; i += SUM_THREADS) row_ends[i] = fetch<IN_L2>(a.row_ends + first_row + i);
+    u32 *row_ends = reinterpret_cast<u32 *>(in_order + a.chunk + 128 / sizeof(T)) - end_count;
+    for (u32 i = threadIdx.x; i < end_count; i += SUM_THREADS) row_ends[i] = fetch<IN_L2>(a.row_ends + first_row + i);
 
 #pragma unroll 1
-    for (u64 piece = first + threadIdx.x; piece < stop; piece += N * SUM_THREADS) {
-        Shorts<PIECE<T>> position[N];
-        T product[N][PIECE<T>];
+    for (u64 run = first + threadIdx.x; run < stop; run += N * SUM_THREADS) {
+        Shorts<RUN<T>> position[N];
+        T product[N][RUN<T>];
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {
-            // Pieces past the end load the last one again, and store it to the same position.
-            u64 slot = min(piece + n * SUM_THREADS, stop - 1) * PIECE<T>;
+            // Runs past the end load the last one again, and store it to the same position.
+            u64 slot = min(run + n * SUM_THREADS, stop - 1) * RUN<T>;
             load<IN_L2>(a.positions + slot, position[n]);
             load<IN_L2>(products + (slot - before), product[n]);
         }
 #pragma unroll
         for (u32 n = 0; n < N; ++n)
 #pragma unroll
-            for (u32 u = 0; u < PIECE<T>; ++u)
+            for (u32 u = 0; u < RUN<T>; ++u)
                 if (position[n][u] != UNUSED) in_order[place<T>(position[n][u])] = product[n][u];
     }
 
     auto store = [=](u32 i, T sum) {
-        if (i == ends) carries[c] = sum;
+        if (i == end_count) carries[c] = sum;
         else y[u64(first_row) + i] = sum;
     };
-    sum_segments<SUM_THREADS, MAX_CHUNK, T>(row_ends, ends, entries,
+    sum_segments<SUM_THREADS, MAX_CHUNK, T>(row_ends, end_count, entries,
                                             [=](u32 k) { return in_order[place<T>(k)]; }, store);
 }
 

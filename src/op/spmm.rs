@@ -99,7 +99,7 @@ impl<T: Scalar> SparseOp<T> {
     /// every plan.
     ///
     /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL, or `csr(balanced)` for up to
-    /// 8 vectors in f32 and 4 in f64. With another plan, or more vectors under `csr(balanced)`, the
+    /// 4 vectors in f32 and 2 in f64. With another plan, or more vectors under `csr(balanced)`, the
     /// matrix is packed a second time at the first such SpMM; [`explain`](Self::explain) reports
     /// it, and [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
     /// [`apply`](Self::apply).

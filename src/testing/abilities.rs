@@ -245,6 +245,12 @@ fn lines(format: FormatKind, device: &Device) -> Vec<(String, [Cell; 7])> {
     for text in format.examples() {
         let (kind, found) = (kind(&text.parse().unwrap()), cells(device, text));
         match lines.iter().find(|line| line.0 == kind) {
+            // On a GPU only some plans of a format multiply several vectors as they are.
+            Some(line) if *device != Device::Cpu => {
+                let is_refused = |cell| cell == NO;
+                let (line, found) = (line.1.map(is_refused), found.map(is_refused));
+                assert_eq!(line, found, "{text} on {device} is unlike other plans {kind}")
+            }
             Some(line) => {
                 assert_eq!(line.1, found, "{text} on {device} is unlike other plans {kind}")
             }

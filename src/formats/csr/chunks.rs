@@ -149,11 +149,6 @@ impl Cutting {
         Self { run, spacing: capacity - reserve, reach: reserve - 4 }
     }
 
-    /// The cutting for blocks in which `threads` threads share an entry, if a run has as many.
-    pub(super) fn shared_by(&self, threads: u64) -> Option<Self> {
-        self.run.is_multiple_of(threads).then(|| Self::with_run(self.run / threads))
-    }
-
     /// Consecutive entries of a thread.
     pub(super) const fn run(&self) -> u64 {
         self.run
@@ -273,7 +268,7 @@ mod tests {
     #[test]
     fn the_kernel_cuts_alike() {
         let chunks = include_str!("../../../kernels/csr_chunks.cuh");
-        assert!(chunks.contains("spacing = capacity - capacity / RESERVE;"));
+        assert!(chunks.contains("SPACING = CAPACITY - CAPACITY / RESERVE;"));
         let (spmv, spmm) =
             (include_str!("../../../kernels/csr.cu"), include_str!("../../../kernels/csr_spmm.cu"));
         for (run, least) in RUNS {

@@ -8,7 +8,3 @@ pub(super) const LANE_ENTRIES: u64 = 4;
 /// Part of the capacity of a chunk, as a divisor, that is reserved for cuts that move back and for
 /// loads of four entries that begin up to three early.
 pub(super) const RESERVE: u32 = 16;
-
-/// Largest number of threads that share an entry in SpMM by chunks: with units of 16 bytes they
-/// load a sector of `x`.
-pub(super) const SHARERS: u32 = 2;

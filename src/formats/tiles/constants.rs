@@ -17,4 +17,4 @@ pub(super) const MULTIPLY_THREADS: u32 = 1024;
 pub(super) const SUM_THREADS: u32 = 512;
 
 /// Bytes of scalars that a thread processes at a time.
-pub(super) const PIECE_BYTES: usize = 16;
+pub(super) const RUN_BYTES: usize = 16;

@@ -1,7 +1,7 @@
 //! Tiles on a GPU: for every stripe a launch that multiplies and one that sums, followed by one for
 //! the rows that are cut.
 
-use super::constants::{MULTIPLY_THREADS, PIECE_BYTES, SUM_THREADS};
+use super::constants::{MULTIPLY_THREADS, RUN_BYTES, SUM_THREADS};
 use super::{GROUP, HostTiles, SlotValues, TilesShape, pack};
 use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels};
 use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays};
@@ -111,9 +111,8 @@ impl<T: Scalar> DeviceTiles<T> {
     /// Launch that multiplies a stripe.
     fn multiply(&self, stripe: usize, x: Ptr<T>, products: Ptr<T>) -> Launch {
         let (first, end) = (self.stripe_ptr[stripe], self.stripe_ptr[stripe + 1]);
-        let pieces = (end - first) as usize * (GROUP * size_of::<T>() / PIECE_BYTES);
-        let blocks =
-            pieces.div_ceil(MULTIPLY_THREADS as usize).min(self.multiply.resident as usize);
+        let runs = (end - first) as usize * (GROUP * size_of::<T>() / RUN_BYTES);
+        let blocks = runs.div_ceil(MULTIPLY_THREADS as usize).min(self.multiply.resident as usize);
         let launch = Launch::new(blocks as u32, MULTIPLY_THREADS).with_shared(self.multiply.bytes);
         let (values, value) = self.values.params();
         let tiles = self.shape.blocks();
