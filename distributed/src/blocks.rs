@@ -2,7 +2,14 @@
 
 /// Maximum number of blocks of a matrix, on the CPU and on GPUs. Parts can begin at any block.
 const MAX_BLOCKS: usize = 1 << 14;
-const MAX_GPU_BLOCKS: usize = 1 << 12;
+const MAX_GPU_BLOCKS: usize = 1 << 13;
+
+/// Maximum number of blocks of fewer than [`LONG_GPU_ROWS`] rows on GPUs: every GPU adds the sums
+/// of all blocks.
+const FEW_GPU_BLOCKS: usize = 1 << 12;
+
+/// Number of rows of a block beyond which a part has too few warps, and more blocks are better.
+const LONG_GPU_ROWS: usize = 1 << 12;
 
 /// Minimum number of blocks of a matrix with that many rows or more.
 const MIN_BLOCKS: usize = 1 << 6;
@@ -22,12 +29,13 @@ pub(crate) fn block_rows(nrows: usize) -> usize {
 
 /// Number of rows of a block of sums on GPUs, a multiple of [`block_rows`].
 pub(crate) fn gpu_block_rows(nrows: usize) -> usize {
-    rows(nrows, MAX_GPU_BLOCKS, FAST_GPU_ROWS)
+    let few = rows(nrows, FEW_GPU_BLOCKS, FAST_GPU_ROWS).min(LONG_GPU_ROWS);
+    few.max(rows(nrows, MAX_GPU_BLOCKS, FAST_GPU_ROWS))
 }
 
 /// Number of rows of which a part on a GPU is a multiple, itself one of [`gpu_block_rows`].
 pub(crate) fn gpu_part_rows(nrows: usize) -> usize {
-    rows(nrows, MAX_GPU_BLOCKS, GPU_PART_ROWS)
+    rows(nrows, FEW_GPU_BLOCKS, GPU_PART_ROWS)
 }
 
 fn rows(nrows: usize, most: usize, fast: usize) -> usize {
@@ -54,5 +62,11 @@ mod tests {
         assert_eq!(of_gpus, [1, 1, 1, 2, 8, 16, 64, 256, 512, 1024]);
         let of_parts = rows.map(gpu_part_rows);
         assert_eq!(of_parts, [1, 1, 1, 2, 8, 16, 64, 1024, 1024, 1024]);
+        let large = [15_625_000, 31_255_875, 62_570_773, 256_000_000];
+        assert_eq!(large.map(gpu_block_rows), [1 << 12, 1 << 12, 1 << 13, 1 << 15]);
+        assert!((0..1 << 16).map(|i| i * i / 4).all(|rows| {
+            let block = gpu_block_rows(rows);
+            rows.div_ceil(block) <= MAX_GPU_BLOCKS && gpu_part_rows(rows).is_multiple_of(block)
+        }));
     }
 }
