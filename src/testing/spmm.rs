@@ -407,6 +407,30 @@ fn a_second_packing_is_counted_explained_and_limited() {
 }
 
 #[test]
+fn vectors_of_any_alignment_are_multiplied() {
+    let case = skewed::<f32>();
+    let nrows = case.a.nrows();
+    for device in devices().iter().filter(|device| **device != Device::Cpu) {
+        for text in ["csr(balanced)", "psell(sigma:512)"] {
+            let op = case.operator(device, &text.parse().unwrap());
+            let stream = Stream::new(device).unwrap();
+            for (k, offset) in [2, 3, 4, 8].into_iter().flat_map(|k| [(k, 1), (k, 2), (k, 4)]) {
+                let x = [vec![0.0; offset], case.x(k, Layout::RowMajor)].concat();
+                let mut x = DeviceVec::from_slice(device, &x).unwrap();
+                let mut y = DeviceVec::from_slice(device, &nothing(k * nrows)).unwrap();
+                let multiply = |x: &mut DeviceVec<f32>| {
+                    apply_multi_device(&op, &stream, k, x, &mut y, Layout::RowMajor)
+                };
+                x.with_part(offset..offset + k * case.a.ncols(), multiply).unwrap();
+                stream.synchronize().unwrap();
+                let context = format!("{text}, {offset} elements off");
+                case.check(k, Layout::RowMajor, &y.to_vec().unwrap(), &context);
+            }
+        }
+    }
+}
+
+#[test]
 fn captured_products_are_those_that_are_enqueued() {
     let case = skewed::<f32>();
     for device in devices().iter().filter(|device| **device != Device::Cpu) {

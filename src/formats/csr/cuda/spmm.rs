@@ -46,21 +46,32 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
         let DeviceCsr { matrix, assignment, kernel: spmv, .. } = &*self.matrix;
         let Assignment::Chunks(chunks, _) = assignment else { unreachable!("`of` refuses others") };
         let (unit, kernel) = self.kernels.of(&vectors);
-        let launch = Launch::new(chunks.count, BLOCK).with(kernels::csr_spmm::Spmm {
-            row_ptr: matrix.row_ptr.ptr(),
-            cols: matrix.col_idx.ptr(),
-            values: matrix.values.ptr(),
-            chunks: chunks.table.ptr(),
-            nrows: matrix.nrows as u32,
-            nnz: matrix.values.len() as u64,
-            vectors: vectors.in_units(unit),
-            parts: self.parts.on(queue)?,
-            l2_shares: spmv.residency().shares(),
-        });
-        // SAFETY: the kernel is `csr_spmm_chunks` for these offsets, this run and at least as many
-        // vectors. If rows are cut there are words for every chunk and vector, zero before and
-        // after the launch. The vectors are the caller's promise.
-        unsafe { kernel.launch(queue, launch) }
+        let parts = self.parts.on(queue)?;
+        // One unit, unless the alignment of `x` permits only narrower ones.
+        for first in (0..vectors.count).step_by(unit) {
+            let own = DeviceVectors {
+                x: vectors.x.add(first),
+                y: vectors.y.add(first * vectors.vector),
+                count: unit.min(vectors.count - first),
+                ..vectors
+            };
+            let launch = Launch::new(chunks.count, BLOCK).with(kernels::csr_spmm::Spmm {
+                row_ptr: matrix.row_ptr.ptr(),
+                cols: matrix.col_idx.ptr(),
+                values: matrix.values.ptr(),
+                chunks: chunks.table.ptr(),
+                nrows: matrix.nrows as u32,
+                nnz: matrix.values.len() as u64,
+                vectors: own.in_units(unit),
+                parts,
+                l2_shares: spmv.residency().shares(),
+            });
+            // SAFETY: the kernel is `csr_spmm_chunks` for these offsets, this run and as many
+            // vectors. If rows are cut there are words for every chunk and vector, zero before and
+            // after the launch. The vectors are the caller's promise.
+            unsafe { kernel.launch(queue, launch)? };
+        }
+        Ok(())
     }
 
     fn bytes(&self) -> u64 {
