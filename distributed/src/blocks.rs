@@ -1,25 +1,26 @@
 //! Blocks of rows: the smallest units of partitions and of sums.
 
-/// Maximum number of blocks of a matrix, on the CPU and on GPUs. Parts can begin at any block.
+/// Maximum number of blocks of a matrix, on the CPU and on GPUs. On the CPU parts begin at any
+/// block, on GPUs at multiples of [`gpu_part_rows`].
 const MAX_BLOCKS: usize = 1 << 14;
 const MAX_GPU_BLOCKS: usize = 1 << 13;
 
-/// Maximum number of blocks of fewer than [`LONG_GPU_ROWS`] rows on GPUs: every GPU adds the sums
-/// of all blocks.
-const FEW_GPU_BLOCKS: usize = 1 << 12;
+/// Number of blocks on GPUs that is exceeded only if blocks would have more than
+/// [`LONG_GPU_ROWS`] rows: every GPU adds the sums of all blocks.
+const PREFERRED_GPU_BLOCKS: usize = 1 << 12;
 
 /// Number of rows of a block beyond which a part has too few warps, and more blocks are better.
 const LONG_GPU_ROWS: usize = 1 << 12;
 
-/// Minimum number of blocks of a matrix with that many rows or more.
+/// Minimum number of blocks, if there are as many rows.
 const MIN_BLOCKS: usize = 1 << 6;
 
-/// Number of rows beyond which larger blocks do not make sums faster, on the CPU and on GPUs, where
-/// a warp sums a block.
+/// Rows per block with which sums reach full speed, on the CPU and on GPUs, where a warp sums a
+/// block.
 const FAST_ROWS: usize = 64;
 const FAST_GPU_ROWS: usize = 256;
 
-/// Number of rows of which parts on GPUs are multiples, if the matrix is large.
+/// Granularity of parts on GPUs in rows, for large matrices.
 const GPU_PART_ROWS: usize = 1024;
 
 /// Number of rows of a block, a power of two.
@@ -29,18 +30,18 @@ pub(crate) fn block_rows(nrows: usize) -> usize {
 
 /// Number of rows of a block of sums on GPUs, a multiple of [`block_rows`].
 pub(crate) fn gpu_block_rows(nrows: usize) -> usize {
-    let few = rows(nrows, FEW_GPU_BLOCKS, FAST_GPU_ROWS).min(LONG_GPU_ROWS);
-    few.max(rows(nrows, MAX_GPU_BLOCKS, FAST_GPU_ROWS))
+    let preferred = rows(nrows, PREFERRED_GPU_BLOCKS, FAST_GPU_ROWS).min(LONG_GPU_ROWS);
+    preferred.max(rows(nrows, MAX_GPU_BLOCKS, FAST_GPU_ROWS))
 }
 
-/// Number of rows of which a part on a GPU is a multiple, itself one of [`gpu_block_rows`].
+/// Number of rows of which a part on a GPU is a multiple; a multiple of [`gpu_block_rows`].
 pub(crate) fn gpu_part_rows(nrows: usize) -> usize {
-    rows(nrows, FEW_GPU_BLOCKS, GPU_PART_ROWS)
+    rows(nrows, PREFERRED_GPU_BLOCKS, GPU_PART_ROWS)
 }
 
 fn rows(nrows: usize, most: usize, fast: usize) -> usize {
-    let few = 1 << (nrows / MIN_BLOCKS).clamp(1, fast).ilog2();
-    nrows.div_ceil(most).next_power_of_two().max(few)
+    let least = 1 << (nrows / MIN_BLOCKS).clamp(1, fast).ilog2();
+    nrows.div_ceil(most).next_power_of_two().max(least)
 }
 
 /// True if every part has whole blocks of rows.

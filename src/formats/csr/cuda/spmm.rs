@@ -1,4 +1,4 @@
-//! SpMM with the chunks of `csr(balanced)` on a GPU: a thread multiplies its entries with a unit of
+//! SpMM with the chunks of `csr(balanced)` on a GPU: a thread multiplies each entry with a unit of
 //! adjacent vectors.
 
 use super::{Assignment, DeviceCsr};
@@ -20,8 +20,8 @@ pub(super) struct ChunkSpmm<T> {
 }
 
 impl<T: Scalar> ChunkSpmm<T> {
-    /// Largest number of vectors for which packed SELL, whose lanes add the entries of a row
-    /// without exchanging sums, is not faster: those of the widest unit.
+    /// Maximum number of vectors, one widest unit. For more, packed SELL is faster: its lanes
+    /// exchange no sums.
     pub(super) const MAX: usize = DeviceVectors::<T>::UNITS[0];
 
     /// Loads the kernels on the GPU of a matrix. None if it is not in chunks.
