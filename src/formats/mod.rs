@@ -50,7 +50,7 @@ pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
-pub(crate) use spmm::{DeviceSpmm, HostSpmm, SpmmData, SpmmShape};
+pub(crate) use spmm::{DeviceSpmm, HostSpmm, HostVectors, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
 pub(crate) use update::Updater;
 pub(crate) use value_arrays::{

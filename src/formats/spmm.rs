@@ -6,7 +6,6 @@
 //! loads of a GPU, are copied to row-major order first, some vectors at a time.
 
 use super::constants::ROW_MAJOR_BYTES;
-use super::csr::HostVectors;
 use super::scaled::Scaler;
 use super::{DeviceVectors, ResidentMatrix};
 use crate::device::cpu::Output;
@@ -122,6 +121,21 @@ impl SpmmShape {
             Layout::ColumnMajor => ([1, self.ncols], [1, self.nrows]),
         }
     }
+}
+
+/// A multivector in host memory, and the destination of its product.
+///
+/// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at
+/// `y[r · row + v · vector]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostVectors<'a, T> {
+    pub(crate) x: &'a [T],
+    pub(crate) stride: usize,
+    pub(crate) y: Output<T>,
+    pub(crate) row: usize,
+    pub(crate) vector: usize,
+    /// Number of vectors; small if `vector` is not 1.
+    pub(crate) count: usize,
 }
 
 /// SpMM with a matrix in host memory.

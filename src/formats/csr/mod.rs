@@ -36,7 +36,6 @@ use crate::memory::{listed, try_copied};
 use crate::{Error, Scalar, ScalarKind};
 use chunks::{Chunking, Cutting};
 use constants::LANE_ENTRIES;
-pub(crate) use spmm::HostVectors;
 use std::fmt::{self, Display};
 use std::sync::Arc;
 

@@ -4,30 +4,15 @@ use super::cpu::{NarrowRows, ask_ahead_of, for_each_block};
 use super::{CsrPlan, HostCsr};
 use crate::Scalar;
 use crate::device::cpu::{
-    CpuKernel, Output, Vector, dispatch, element, element_at, for_each_part, read, write,
+    CpuKernel, Vector, dispatch, element, element_at, for_each_part, read, write,
 };
-use crate::formats::HostSpmm;
+use crate::formats::{HostSpmm, HostVectors};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Number of sums that are buffered before they are written if vectors are stored one after the
 /// other: complete cache lines of each vector, however far apart they are.
 const GATHERED: usize = 1024;
-
-/// A multivector in host memory, and the destination of its product.
-///
-/// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at
-/// `y[r · row + v · vector]`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HostVectors<'a, T> {
-    pub(crate) x: &'a [T],
-    pub(crate) stride: usize,
-    pub(crate) y: Output<T>,
-    pub(crate) row: usize,
-    pub(crate) vector: usize,
-    /// Number of vectors; small if `vector` is not 1.
-    pub(crate) count: usize,
-}
 
 impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
     unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
