@@ -90,8 +90,9 @@ impl<T: Scalar> SpmmPacking<T> {
 }
 
 impl<T: Scalar> SparseOp<T> {
-    /// `Y = A X` for several vectors (SpMM). The matrix is read once for up to 16 of them or more,
-    /// which takes far less time than a product each.
+    /// `Y = A X` for several vectors (SpMM). The matrix is read once for up to 8 of them or more,
+    /// unless their alignment permits narrow loads only. This takes far less time than a product
+    /// each.
     ///
     /// `x` has vectors of `ncols` elements, `y` as many of `nrows` in the same [`Layout`];
     /// [`Layout::RowMajor`] is the faster one. `y` is overwritten without being read. For more than
@@ -218,8 +219,9 @@ impl<T: Scalar> SparseOp<T> {
     /// `Y = A X` for several vectors on the operator's device; otherwise as
     /// [`apply_multi`](Self::apply_multi), and enqueued as by [`apply_device`](Self::apply_device).
     ///
-    /// The first such product may pack the matrix a second time, and waits for that. Later ones
-    /// neither wait nor allocate, except for working memory at the first product on a stream: words
+    /// The first such product, and under `csr(balanced)` the first of more vectors than it
+    /// multiplies, may pack the matrix a second time, and waits for that. Later ones neither wait
+    /// nor allocate, except for working memory at the first product on a stream: words
     /// for rows that several blocks add up, and 64 bytes for every column where vectors have to be
     /// interleaved, which is in [`Layout::ColumnMajor`] and where a row of the vectors is no
     /// multiple of 8 bytes in f32 and of 16 in f64.

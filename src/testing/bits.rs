@@ -17,7 +17,9 @@ const REPEATS: usize = 200;
 /// the work evenly.
 const THREADS: [usize; 4] = [1, 2, 3, 5];
 
-/// Numbers of vectors of a multivector: a multiple of the unit of a GPU, and one that is not.
+/// Numbers of vectors of a multivector: as many as `csr(balanced)` multiplies by chunks, a multiple
+/// of the unit of a GPU, and one that is not.
+const FEW: usize = 2;
 const EVEN: usize = 8;
 const ODD: usize = 7;
 
@@ -50,6 +52,7 @@ struct Vectors<T: Scalar> {
     stream: Stream,
     one: DeviceVec<T>,
     across: DeviceVec<T>,
+    few: DeviceVec<T>,
     even: DeviceVec<T>,
     odd: DeviceVec<T>,
     before: DeviceVec<T>,
@@ -62,6 +65,7 @@ impl<T: Scalar> Vectors<T> {
             stream: Stream::new(device).unwrap(),
             one: vector(a.ncols()),
             across: vector(a.nrows()),
+            few: vector(FEW * a.ncols()),
             even: vector(EVEN * a.ncols()),
             odd: vector(ODD * a.ncols()),
             before: vector(a.nrows()),
@@ -73,7 +77,7 @@ impl<T: Scalar> Vectors<T> {
 type Product<T> = fn(&SparseOp<T>, &Vectors<T>, &mut DeviceVec<T>) -> Result<(), Error>;
 
 /// Every product of an operator, with its name and the length of its result.
-fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 5] {
+fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 6] {
     [
         ("plain", op.nrows(), |op, v, y| op.apply_device(&v.stream, &v.one, y)),
         ("scaled", op.nrows(), |op, v, y| {
@@ -81,6 +85,9 @@ fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 
             op.apply_device_with(&v.stream, T::from_f64(0.7), &v.one, T::from_f64(-1.3), y)
         }),
         ("transposed", op.ncols(), |op, v, y| op.apply_transpose_device(&v.stream, &v.across, y)),
+        ("few side by side", FEW * op.nrows(), |op, v, y| {
+            apply_multi_device(op, &v.stream, FEW, &v.few, y, Layout::RowMajor)
+        }),
         ("side by side", EVEN * op.nrows(), |op, v, y| {
             apply_multi_device(op, &v.stream, EVEN, &v.even, y, Layout::RowMajor)
         }),

@@ -437,7 +437,9 @@ fn captured_products_are_those_that_are_enqueued() {
         for text in PLANS {
             let op = case.operator(device, &text.parse().unwrap());
             let stream = Stream::new(device).unwrap();
-            let captured = [(8, Layout::RowMajor), (33, Layout::ColumnMajor)].map(|(k, layout)| {
+            let shapes = [2, 4, 8].map(|k| (k, Layout::RowMajor));
+            let captured = shapes.into_iter().chain([(33, Layout::ColumnMajor)]);
+            let captured = captured.map(|(k, layout)| {
                 let x = case.x(k, layout);
                 let expected = on_device(&op, k, layout, &x);
                 let x = DeviceVec::from_slice(device, &x).unwrap();
@@ -447,6 +449,7 @@ fn captured_products_are_those_that_are_enqueued() {
                     .unwrap();
                 (graph, y, expected, k)
             });
+            let captured: Vec<_> = captured.collect();
             // Graphs own what they use.
             drop(op);
             for (graph, y, expected, k) in captured {
@@ -469,7 +472,7 @@ fn threads_and_streams_share_an_operator() {
             for thread in 0..4 {
                 let (op, case) = (&op, &case);
                 scope.spawn(move || {
-                    let (k, layout) = [(8, Layout::RowMajor), (3, Layout::ColumnMajor)][thread % 2];
+                    let (k, layout) = [(8, Layout::RowMajor), (2, Layout::ColumnMajor)][thread % 2];
                     let x = case.x(k, layout);
                     let mut y = nothing(k * case.a.nrows());
                     for _ in 0..5 {
