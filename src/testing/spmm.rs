@@ -438,8 +438,8 @@ fn captured_products_are_those_that_are_enqueued() {
             let op = case.operator(device, &text.parse().unwrap());
             let stream = Stream::new(device).unwrap();
             let shapes = [2, 4, 8].map(|k| (k, Layout::RowMajor));
-            let captured = shapes.into_iter().chain([(33, Layout::ColumnMajor)]);
-            let captured = captured.map(|(k, layout)| {
+            let shapes = shapes.into_iter().chain([(33, Layout::ColumnMajor)]);
+            let capture = |(k, layout)| {
                 let x = case.x(k, layout);
                 let expected = on_device(&op, k, layout, &x);
                 let x = DeviceVec::from_slice(device, &x).unwrap();
@@ -448,8 +448,8 @@ fn captured_products_are_those_that_are_enqueued() {
                     .capture(&mut || apply_multi_device(&op, &stream, k, &x, &mut y, layout))
                     .unwrap();
                 (graph, y, expected, k)
-            });
-            let captured: Vec<_> = captured.collect();
+            };
+            let captured: Vec<_> = shapes.map(capture).collect();
             // Graphs own what they use.
             drop(op);
             for (graph, y, expected, k) in captured {
@@ -472,7 +472,8 @@ fn threads_and_streams_share_an_operator() {
             for thread in 0..4 {
                 let (op, case) = (&op, &case);
                 scope.spawn(move || {
-                    let (k, layout) = [(8, Layout::RowMajor), (2, Layout::ColumnMajor)][thread % 2];
+                    let columns = [2, 3].map(|k| (k, Layout::ColumnMajor));
+                    let (k, layout) = [(8, Layout::RowMajor), columns[0], columns[1]][thread % 3];
                     let x = case.x(k, layout);
                     let mut y = nothing(k * case.a.nrows());
                     for _ in 0..5 {
