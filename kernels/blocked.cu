@@ -192,11 +192,11 @@ struct Tiles {
 
     // Tile of a piece.
     __device__ __forceinline__ u32 of_piece(u32 piece) const {
-        u32 tile = 0, beyond = tiles;
-        while (beyond - tile > 1) {
-            u32 middle = tile + (beyond - tile) / 2;
+        u32 tile = 0, high = tiles;
+        while (high - tile > 1) {
+            u32 middle = tile + (high - tile) / 2;
             if (tile_ptr[middle] <= piece) tile = middle;
-            else beyond = middle;
+            else high = middle;
         }
         return tile;
     }

@@ -156,7 +156,7 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
     Tile tile = tile_of(tiles, count, piece);
     u32 slot = u32(batch % BATCHES) * BATCH_SLOTS + lane_id() * LANE_SLOTS;
     u64 first = tile.first_entry + u64(piece - tile.first_piece) * PIECE_SLOTS + slot;
-    u32 beyond = tile.first_cell + tile.rows, end = entries_of(before[beyond]);
+    u32 end_cell = tile.first_cell + tile.rows, end = entries_of(before[end_cell]);
     auto behind = [=](u64 entry) { return [=](u32 i) { return entries_of(before[i]) > entry; }; };
     C own_cols[LANE_SLOTS];
     B own_values[LANE_SLOTS];
@@ -168,7 +168,7 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
         own_values[u] = 0;
         if (entry >= end) continue;
         if (u == 0 || entry >= cell_end) {
-            cell = first_of(u == 0 ? tile.first_cell : cell + 1, beyond, behind(entry)) - 1;
+            cell = first_of(u == 0 ? tile.first_cell : cell + 1, end_cell, behind(entry)) - 1;
             cell_end = entries_of(before[cell + 1ull]);
         }
         u64 k = locate(tile, cell, u32(entry));

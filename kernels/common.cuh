@@ -20,7 +20,6 @@ typedef unsigned long long u64;
 
 using namespace device;
 
-[[maybe_unused]] constexpr u32 WARP = 32;
 [[maybe_unused]] constexpr u32 WARPS = BLOCK / WARP;
 
 // Mask of all lanes of a warp.
@@ -247,8 +246,8 @@ __device__ __forceinline__ T subwarp_sum(T sum, u32 lanes) {
     return sum;
 }
 
-// Sum over the lanes of the warp at distances of `stride`, a power of two. Every lane takes part and
-// gets the sum of its lanes.
+// Sum over the lanes of the warp at distances of `stride`, a power of two. Every lane takes part
+// and gets the sum of its lanes.
 template <typename T>
 __device__ __forceinline__ T strided_sum(T sum, u32 stride) {
 #pragma unroll
@@ -299,10 +298,10 @@ __device__ __forceinline__ void begin_copies(float4 *to, const T *from, u32 coun
     for (u32 i = whole * N + threadIdx.x; i < count; i += THREADS) reinterpret_cast<T *>(to)[i] = __ldg(from + i);
 }
 
-// Chunks: the sequence of entries and row ends in row order, cut into equal parts for the blocks
-// (Merrill & Garland's merge path). Segment i < `end_count` holds the entries of the i-th row that
-// ends in the chunk. The last segment, possibly empty, belongs to the row that continues in the next
-// chunk.
+// Chunks: the sequence of entries and row ends in row order, in parts of equal length, one for each
+// block (Merrill & Garland's merge path). Segment i < `end_count` holds the entries of the i-th row that
+// ends in the chunk. The last segment, possibly empty, belongs to the row that continues in the
+// next chunk.
 
 // Number of products per lane of a row beyond which a whole warp sums it.
 [[maybe_unused]] constexpr u32 LANE_PRODUCTS = 32;
@@ -389,16 +388,16 @@ __device__ __forceinline__ T block_segmented_carry(T open, bool has_end) {
 
     // Loaded ahead of their use: one after the other they take as long as a gather.
     T opens[THREADS / WARP];
-    bool has_ends[THREADS / WARP];
+    bool ended_in[THREADS / WARP];
 #pragma unroll
     for (u32 w = 0; w < THREADS / WARP; ++w) {
         opens[w] = warp_open[w];
-        has_ends[w] = warp_ended[w];
+        ended_in[w] = warp_ended[w];
     }
     T before = {};
 #pragma unroll
     for (u32 w = 0; w + 1 < THREADS / WARP; ++w)
-        if (w < warp) before = has_ends[w] ? opens[w] : before + opens[w];
+        if (w < warp) before = ended_in[w] ? opens[w] : before + opens[w];
     T lanes_before = lane_up(open, 1);
     bool ended_before = (ended & ~(ALL_LANES << lane)) != 0;
     if (lane > 0) before = ended_before ? lanes_before : before + lanes_before;
@@ -446,11 +445,11 @@ __device__ void add_carries(const u32 *rows, const T *carries, u64 base, u64 cou
         u64 first = base + many[m];
         u32 row = row_of(first);
         // End of the row's carries.
-        u64 end = first + FEW_CARRIES + 1, beyond = count;
-        while (end < beyond) {
-            u64 middle = end + (beyond - end) / 2;
+        u64 end = first + FEW_CARRIES + 1, high = count;
+        while (end < high) {
+            u64 middle = end + (high - end) / 2;
             if (row_of(middle) == row) end = middle + 1;
-            else beyond = middle;
+            else high = middle;
         }
         T sum = 0;
 #pragma unroll 4

@@ -45,7 +45,7 @@ struct Elements {
 
 // Chunk table of a matrix of `count` chunks, a thread for every chunk and one for the end.
 template <typename O>
-__device__ __forceinline__ void make_chunk(const O *__restrict__ row_ptr, u32 nrows, u64 spacing, u64 reach,
+__device__ __forceinline__ void make_chunk(const O *__restrict__ row_ptr, u32 nrows, u64 spacing, u64 max_move,
                                            u32 count, Chunk *chunks, u32 *any_cut) {
     wait_for_previous_launch();
     u64 number = thread_id();
@@ -53,18 +53,18 @@ __device__ __forceinline__ void make_chunk(const O *__restrict__ row_ptr, u32 nr
     // Entries and row ends before the entries of a row.
     auto before = [=](u64 row) { return u64(row_ptr[row]) + row; };
     u64 cut = min(number * spacing, before(nrows));
-    u64 row = 0, beyond = u64(nrows) + 1;
-    while (beyond - row > 1) {
-        u64 middle = (row + beyond) / 2;
+    u64 row = 0, high = u64(nrows) + 1;
+    while (high - row > 1) {
+        u64 middle = (row + high) / 2;
         if (before(middle) <= cut) row = middle;
-        else beyond = middle;
+        else high = middle;
     }
     u64 behind = cut - before(row);
     Chunk chunk = {u32(row), u32(behind), u32(number), u32(number)};
-    if (behind > reach) {
+    if (behind > max_move) {
         // The next cut may be moved back to the beginning of the row.
         chunk.moved = 0;
-        chunk.first = u32((before(row) + reach) / spacing);
+        chunk.first = u32((before(row) + max_move) / spacing);
         chunk.last = u32((row_ptr[row + 1] + row) / spacing);
     }
     if (chunk.first != number) *any_cut = 1;
@@ -79,9 +79,9 @@ __device__ __forceinline__ void narrow(const O *__restrict__ offsets, u64 count,
 }
 
 #define OFFSETS(SUFFIX, O)                                                                                     \
-    KERNEL(csr_chunks_##SUFFIX)(const O *row_ptr, u32 nrows, u64 spacing, u64 reach, u32 count, Chunk *chunks, \
+    KERNEL(csr_chunks_##SUFFIX)(const O *row_ptr, u32 nrows, u64 spacing, u64 max_move, u32 count, Chunk *chunks, \
                                u32 *any_cut) {                                                                 \
-        make_chunk(row_ptr, nrows, spacing, reach, count, chunks, any_cut);                                    \
+        make_chunk(row_ptr, nrows, spacing, max_move, count, chunks, any_cut);                                    \
     }                                                                                                          \
     KERNEL(csr_narrow_##SUFFIX)(const O *offsets, u64 count, u32 *narrowed) { narrow(offsets, count, narrowed); }
 
@@ -96,8 +96,8 @@ OFFSETS(o64, u64)
 
 #define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                                           \
     KERNEL_WITH(NAME, CHUNK_BLOCKS(T, O))(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,   \
-         EPILOGUE_PARAMETERS(T), u64 *parts, u32 l2_shares) {                                                                                        \
-        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, Elements<T>{x}, EPILOGUE(T), parts, l2_shares); \
+         EPILOGUE_PARAMETERS(T), u64 *carries, u32 l2_shares) {                                                                                        \
+        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, Elements<T>{x}, EPILOGUE(T), carries, l2_shares); \
     }
 
 #define INSTANCES(SUFFIX, T, O)                      \

@@ -1,5 +1,5 @@
-// Products of CSR by chunks: see src/formats/csr/mod.rs for the layout. For the modules of csr.cu and
-// csr_spmm.cu.
+// SpMV and SpMM with CSR by chunks, for the modules of csr.cu and csr_spmm.cu. Layout:
+// src/formats/csr/mod.rs.
 
 #pragma once
 
@@ -7,17 +7,15 @@
 
 using namespace csr;
 
-// Equal work for every block (Merrill & Garland's merge path): the sequence of entries and row ends
-// is cut into chunks of equal length. If only a few entries of a row precede a cut, the cut moves to
-// the beginning of the row, so that only rows of more than `reach` entries are cut. `Chunk` in
-// src/formats/csr/chunks.rs.
+// Chunk of the sequence of entries and row ends (Merrill & Garland's merge path), the work of one
+// block. All chunks have the same length, except where a cut with few entries of its row before it
+// is moved back to the beginning of the row. `Chunk` and `Cutting` in src/formats/csr/chunks.rs.
 struct alignas(16) Chunk {
-    // Number of rows that end before the chunk, which is also the row with which it begins.
+    // Row with which the chunk begins.
     u32 row;
-    // Distance by which the cut moved back.
+    // Number of entries by which the cut is moved back.
     u32 moved;
-    // Chunks with the first entries and with the end of the row with which this chunk begins.
-    // `first` is the chunk itself unless the row is cut.
+    // Chunks in which row `row` begins and ends. `first` is this chunk unless the row is cut here.
     u32 first, last;
 };
 
@@ -26,11 +24,11 @@ __device__ __forceinline__ Chunk load_chunk(const Chunk *chunks, u64 number) {
     return {words.x, words.y, words.z, words.w};
 }
 
-// Partial sum of a row that continues after the chunk, for the chunk in which the row ends: 32-bit
-// words, each with a mark that it has been written. A reader that sees the mark has the word, so
-// that no fence is needed. The words are 0 when the kernel begins, and again when it is over.
+// Carry of a chunk: its sum of a row that continues in the next chunk. The chunk in which the row
+// ends receives it, as 32-bit words, each beside a mark that it has been written, so that no fence
+// is needed. The words are 0 before and after the kernel.
 template <typename S>
-constexpr u32 PART_WORDS = sizeof(S) / sizeof(u32);
+constexpr u32 CARRY_WORDS = sizeof(S) / sizeof(u32);
 
 __device__ __forceinline__ void send(u64 *to, u32 bits) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(u64(1) << 32 | bits) : "memory");
@@ -44,29 +42,29 @@ __device__ __forceinline__ u32 receive(u64 *from) {
     return u32(word);
 }
 
-__device__ __forceinline__ void send_part(u64 *to, float part) { send(to, __float_as_uint(part)); }
-__device__ __forceinline__ void send_part(u64 *to, double part) {
-    send(to, __double2loint(part));
-    send(to + 1, __double2hiint(part));
+__device__ __forceinline__ void send_carry(u64 *to, float carry) { send(to, __float_as_uint(carry)); }
+__device__ __forceinline__ void send_carry(u64 *to, double carry) {
+    send(to, __double2loint(carry));
+    send(to + 1, __double2hiint(carry));
 }
-__device__ __forceinline__ void receive_part(u64 *from, float &part) { part = __uint_as_float(receive(from)); }
-__device__ __forceinline__ void receive_part(u64 *from, double &part) {
+__device__ __forceinline__ void receive_carry(u64 *from, float &carry) { carry = __uint_as_float(receive(from)); }
+__device__ __forceinline__ void receive_carry(u64 *from, double &carry) {
     u32 low = receive(from);
-    part = __hiloint2double(receive(from + 1), low);
+    carry = __hiloint2double(receive(from + 1), low);
 }
 template <typename T, u32 N>
-__device__ __forceinline__ void send_part(u64 *to, const Unit<T, N> &part) {
+__device__ __forceinline__ void send_carry(u64 *to, const Unit<T, N> &carry) {
 #pragma unroll
-    for (u32 v = 0; v < N; ++v) send_part(to + v * PART_WORDS<T>, part.at[v]);
+    for (u32 v = 0; v < N; ++v) send_carry(to + v * CARRY_WORDS<T>, carry.at[v]);
 }
 template <typename T, u32 N>
-__device__ __forceinline__ void receive_part(u64 *from, Unit<T, N> &part) {
+__device__ __forceinline__ void receive_carry(u64 *from, Unit<T, N> &carry) {
 #pragma unroll
-    for (u32 v = 0; v < N; ++v) receive_part(from + v * PART_WORDS<T>, part.at[v]);
+    for (u32 v = 0; v < N; ++v) receive_carry(from + v * CARRY_WORDS<T>, carry.at[v]);
 }
 
-// Destination of the sums of a chunk. Segment i < end_count is the chunk's part of row `row` + i,
-// segment `end_count` that of the row that continues after it.
+// Destination of the sums of a chunk. Segment i has the chunk's entries of row `row` + i. The last
+// segment, number `end_count`, is empty unless its row continues in the next chunk.
 template <typename S, typename Epilogue>
 struct ChunkOutput {
     Epilogue y;
@@ -75,17 +73,16 @@ struct ChunkOutput {
     u32 row, end_count;
     // True if the first row begins before the chunk, and if the last one continues after it.
     bool from_before, continues;
-    // Destination of the part of the first row, in shared memory.
+    // Sum of segment 0 if its row begins before the chunk, in shared memory.
     S *head;
-    // Parts of the last rows of the chunks, in global memory.
-    u64 *parts;
+    // Carries of all chunks, in global memory.
+    u64 *carries;
 
-    // Part of the last row of a chunk.
-    __device__ __forceinline__ u64 *part(u64 chunk) const { return parts + chunk * PART_WORDS<S>; }
+    __device__ __forceinline__ u64 *carry_of(u64 chunk) const { return carries + chunk * CARRY_WORDS<S>; }
 
     __device__ __forceinline__ void put_segment(u32 i, S sum) const {
         if (i == end_count) {
-            if (continues) send_part(part(number), sum);
+            if (continues) send_carry(carry_of(number), sum);
         } else if (i == 0 && from_before) {
             *head = sum;
         } else {
@@ -94,29 +91,29 @@ struct ChunkOutput {
     }
 };
 
-// Stores a row that ends in this chunk and began in chunk `first`. Its parts are always added in
-// the same order. Blocks begin in the order of their numbers, so that the blocks waited for have
-// begun and wait for no later ones.
+// Stores the row that begins in chunk `first` and ends in this one: the sum of its carries, always
+// added in the same order, and of `head`. Blocks start in the order of their numbers and wait only
+// for smaller ones, so that the wait ends.
 template <typename S, typename Epilogue>
-__device__ __forceinline__ void add_parts(ChunkOutput<S, Epilogue> sums, u32 first) {
+__device__ __forceinline__ void add_chunk_carries(ChunkOutput<S, Epilogue> sums, u32 first) {
     __shared__ S warp_sums[WARPS];
-    auto part_sum = [=](u32 threads) {
+    auto carry_sum = [=](u32 threads) {
         S sum = {};
         for (u64 chunk = u64(first) + threadIdx.x; chunk < sums.number; chunk += threads) {
-            S part;
-            receive_part(sums.part(chunk), part);
-            sum += part;
+            S carry;
+            receive_carry(sums.carry_of(chunk), carry);
+            sum += carry;
         }
         return strided_sum(sum, 1);
     };
-    // The part of this chunk is in shared memory.
+    // `head` has been written.
     __syncthreads();
     S sum = *sums.head;
     if (sums.number - first <= WARP) {
-        if (threadIdx.x < WARP) sum += part_sum(WARP);
+        if (threadIdx.x < WARP) sum += carry_sum(WARP);
     } else {
-        S part = part_sum(BLOCK);
-        if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = part;
+        S carries = carry_sum(BLOCK);
+        if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = carries;
         __syncthreads();
         for (u32 w = 0; w < WARPS; ++w) sum += warp_sums[w];
     }
@@ -157,14 +154,14 @@ struct alignas(RUN * sizeof(u16)) PackedMarks {
     u32 pairs[RUN / 2];
 };
 
-// Sums a chunk of which every thread has RUN consecutive products. `end_marks` is 1 + i where
-// segment i ends with the product, and 0 elsewhere.
+// Sums a chunk. Every thread has a run of RUN consecutive products. The mark of a product is 1 + i
+// if it is the last one of segment i, else 0.
 template <u32 RUN, typename S, typename Epilogue>
 __device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end_marks,
                                          ChunkOutput<S, Epilogue> sums) {
     PackedMarks<RUN> marks = reinterpret_cast<const PackedMarks<RUN> *>(end_marks)[threadIdx.x];
-    // Rows that end in the run are complete except for the first one, which may begin in earlier
-    // runs. `open` is the sum behind the last end.
+    // The first row that ends in the run may begin in earlier runs; further ones are complete.
+    // `open` is the sum after the last end.
     u32 first_mark = 0;
     S first_sum = {}, open = {};
 #pragma unroll
@@ -198,8 +195,8 @@ struct Words<16> {
     typedef uint4 Type;
 };
 
-// Loads the RUN consecutive elements of this thread of an array with one element per entry, the first
-// thread's from a multiple of four on. Elements past the last one that is needed repeat needed ones.
+// Loads RUN consecutive elements per thread of an array with one element per entry. `base` is a
+// multiple of four. Groups of four past those of `count` elements are copies of the last one.
 template <bool IN_L2, u32 RUN, typename V>
 __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
     constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
@@ -226,19 +223,19 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
     }
 }
 
-// Loads every BLOCK-th element of an array with one element per entry, so that the columns of a
-// warp are neighbours in their row. Elements past the last one that is needed repeat it.
+// Loads RUN elements per thread, BLOCK apart, of an array with one element per entry: a warp has
+// the columns of consecutive entries. Elements from `count` on are copies of the last one.
 template <bool IN_L2, u32 RUN, typename V>
 __device__ __forceinline__ void load_striped(const V *array, u64 base, u32 count, V (&run)[RUN]) {
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(u * BLOCK + threadIdx.x, count - 1));
 }
 
-// Place of a product in shared memory: 16 bytes are left out after every 128, so that neither a
-// warp's stores of consecutive products nor its loads of runs have bank conflicts.
+// Index of a product in shared memory. 16 bytes of padding after every line of banks avoid bank
+// conflicts, both of stores of consecutive products and of loads of runs.
 template <typename T>
 __device__ __forceinline__ constexpr u32 padded_index(u32 product) {
-    return product + product / (128 / u32(sizeof(T))) * (16 / u32(sizeof(T)));
+    return product + product / (BANK_LINE / u32(sizeof(T))) * (16 / u32(sizeof(T)));
 }
 
 // Loads the RUN consecutive products of this thread.
@@ -255,25 +252,25 @@ __device__ __forceinline__ void load_run_of(const T *products, T (&run)[RUN]) {
 // loaded later.
 constexpr u32 ROWS_AHEAD = 2;
 
-// RUN entries per thread: 2, 4 or 8, so that small matrices have blocks for every multiprocessor.
-// `RUNS` in src/formats/csr/chunks.rs. A thread sums consecutive entries. In the blocked
-// arrangement it loads and multiplies them too, by wide loads. In the striped arrangement
-// consecutive threads load consecutive entries and exchange the products in shared memory: gathers
-// of contiguous columns then touch an eighth of the sectors. `striped` in
-// src/formats/csr/chunks.rs.
+// SpMV or SpMM by chunks. RUN is the number of entries per thread: 2, 4 or 8 (`RUNS` in
+// src/formats/csr/chunks.rs), fewer for small matrices, so that every multiprocessor has blocks.
 //
-// `x.at(col)` is the factor of an entry: an element of x, or one of each vector of a unit. `parts`
-// is that of `ChunkOutput`.
+// Every thread sums a run of consecutive products. In the blocked arrangement it loads the entries
+// of its run, by wide loads. In the striped arrangement consecutive threads load consecutive
+// entries and exchange the products in shared memory; gathers of contiguous columns then touch an
+// eighth of the sectors (`striped` in src/formats/csr/chunks.rs).
+//
+// `x.at(col)` is the factor of an entry: an element of x, or of each vector of a unit.
 template <u32 RUN, bool STRIPED, typename T, typename O, typename X, typename Epilogue>
 __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
                                                const u32 *__restrict__ cols,
                                                const T *__restrict__ values,
                                                const Chunk *__restrict__ chunks, u32 nrows, u64 nnz,
-                                               X x, Epilogue y, u64 *parts, u32 l2_shares) {
+                                               X x, Epilogue y, u64 *carries, u32 l2_shares) {
     using S = decltype(x.at(0));
-    // Capacity of a block in entries and row ends, and distance between two cuts. The rest is for
-    // cuts that move back, and for loads of four entries that begin up to three early. `Cutting` in
-    // src/formats/csr/chunks.rs.
+    // Capacity of a block in entries and row ends, and distance between two cuts. The difference is
+    // for cuts that are moved back and for wide loads, which begin up to three entries early.
+    // `Cutting` in src/formats/csr/chunks.rs.
     constexpr u32 CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / RESERVE;
     alignas(16) __shared__ u16 end_marks[CAPACITY];
     alignas(16) __shared__ S products[STRIPED ? padded_index<S>(CAPACITY) : 1];
@@ -286,9 +283,9 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     u64 first = cut - chunk.moved - chunk.row;
     u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
     ChunkOutput<S, Epilogue> sums = {y, number, chunk.row, next.row - chunk.row, chunk.first != number,
-                                     next.first != number + 1, &head, parts};
-    // Entries are numbered from `base`, where loads of four begin; the chunk's are those from
-    // `skipped` to `count`.
+                                     next.first != number + 1, &head, carries};
+    // Entries are counted from `base`, where wide loads begin. Those of the chunk are `skipped` to
+    // `count`.
     u32 skipped = STRIPED ? 0 : u32(first % 4);
     u64 base = first - skipped;
     u32 count = u32(end - base);
@@ -297,7 +294,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     // The first row may begin before the chunk.
     auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(chunk.row) + i]), first) - base); };
     auto end_of = [=](u32 i) { return u32(row_ptr[u64(chunk.row) + i + 1] - base); };
-    // A chunk without row ends is inside a row, whose end is loaded instead.
+    // A chunk without row ends loads the end of its row, which is not used.
     u32 begins[ROWS_AHEAD], stops[ROWS_AHEAD];
 #pragma unroll
     for (u32 r = 0; r < ROWS_AHEAD; ++r) {
@@ -348,5 +345,5 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
         if constexpr (STRIPED) load_run_of(products, product);
         sum_runs(product, end_marks, sums);
     }
-    if (sums.from_before && chunk.last == number) add_parts(sums, chunk.first);
+    if (sums.from_before && chunk.last == number) add_chunk_carries(sums, chunk.first);
 }

@@ -16,9 +16,9 @@ struct UnitEpilogue {
 
 #define SPMM(NAME, RUN, T, N, O)                                                                                       \
     KERNEL_WITH(NAME, UNIT_BLOCKS)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, \
-                                  u64 nnz, UNIT_PARAMETERS(T, N), u64 *parts, u32 l2_shares) {                         \
+                                  u64 nnz, UNIT_PARAMETERS(T, N), u64 *carries, u32 l2_shares) {                         \
         rows_by_chunks<RUN, false>(row_ptr, cols, values, chunks, nrows, nnz, UNIT_COLUMNS(T, N),                      \
-                                   UnitEpilogue<T, N>{UNIT_SUMS(T)}, parts, l2_shares);                                \
+                                   UnitEpilogue<T, N>{UNIT_SUMS(T)}, carries, l2_shares);                                \
     }
 
 #define RUNS(SUFFIX, T, N, O)                       \

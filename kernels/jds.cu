@@ -24,11 +24,11 @@ __device__ __forceinline__ void all_sections(const Section *__restrict__ section
     u64 warp_row = i - threadIdx.x % WARP;
     // The last section that begins at the warp's first row or before it. The first one begins with
     // row 0.
-    u32 found = 0, beyond = count;
-    while (beyond - found > 1) {
-        u32 middle = found + (beyond - found) / 2;
+    u32 found = 0, high = count;
+    while (high - found > 1) {
+        u32 middle = found + (high - found) / 2;
         if (sections[middle].first_row <= warp_row) found = middle;
-        else beyond = middle;
+        else high = middle;
     }
     while (i >= sections[found].first_row + sections[found].rows) ++found;
     y.store(row, section_sum<IN_L2>(sections[found], i, cols, values, XView<T>{x, ncols}));

@@ -1,5 +1,5 @@
-// SpMV with packed SELL: see src/formats/psell/mod.rs for the layout. A lane processes a row, one or
-// several warps a slice, and a warp a piece of a long row.
+// SpMV with packed SELL: see src/formats/psell/mod.rs for the layout. A lane processes a row, one
+// or several warps a slice, and a warp a piece of a long row.
 //
 // Included by the kernels that multiply or pack. psell_spmv.cu and psell_spmm.cu have a module for
 // each storage of the values, because their kernels take seconds to compile.
@@ -97,8 +97,8 @@ constexpr bool SHARED_SLICES = false;
 #endif
 
 // Steps of a slice that one of several warps processes, from `first` to `end`. Step numbers are
-// divided in batches of BATCH_STEPS. The first masked step is numbered from the next multiple of it,
-// so that no batch has steps of both kinds.
+// divided in batches of BATCH_STEPS. The first masked step is numbered from the next multiple of
+// it, so that no batch has steps of both kinds.
 struct SliceSteps {
     static constexpr u32 BATCH_STEPS = 8;
     u32 first, end;

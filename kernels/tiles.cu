@@ -5,16 +5,14 @@
 
 #include "common.cuh"
 
-typedef unsigned short u16;
-
 using namespace tiles;
 
 // Launch bounds of the multiply and of the sum kernels.
 #define MULTIPLY_KERNEL(NAME) KERNEL_OF(NAME, MULTIPLY_THREADS, MULTIPLY_BLOCKS)
 #define SUM_KERNEL(NAME) KERNEL_OF(NAME, SUM_THREADS, SUM_BLOCKS)
 
-// A thread processes slots in *runs* of RUN_BYTES bytes of scalars. Accesses of adjacent
-// threads are contiguous, and the runs of a group fill whole sectors.
+// A thread processes slots in *runs* of RUN_BYTES bytes of scalars. Accesses of adjacent threads
+// are contiguous, and a run of every thread of a group together are whole sectors.
 template <typename T>
 constexpr u32 RUN = RUN_BYTES / sizeof(T);
 template <typename T>
@@ -72,26 +70,26 @@ struct Stripe {
     const u32 *destinations;
 };
 
-// Slots of a run.
-template <typename T, bool PLAIN>
+// Slots of a run, with their values if HAS_VALUES, else with those of the stripe.
+template <typename T, bool HAS_VALUES>
 struct RunSlots {
     Shorts<RUN<T>> col;
     T value[RUN<T>];
     u32 destination;
 
     // Loads the i-th run after the beginning of a group.
-    __device__ __forceinline__ void take(const Stripe<T> &a, u32 group, u32 i) {
+    __device__ __forceinline__ void load_run(const Stripe<T> &a, u32 group, u32 i) {
         u64 run = u64(group) * RUNS<T> + i;
         load<IN_L2>(a.cols + run * RUN<T>, col);
-        if constexpr (PLAIN) load<IN_L2>(a.values + run * RUN<T>, value);
+        if constexpr (HAS_VALUES) load<IN_L2>(a.values + run * RUN<T>, value);
         destination = fetch<IN_L2>(a.destinations + run / RUNS<T>);
     }
 };
 
 // Multiplies a stripe and writes `products` in chunk order, from its first group on. All blocks
 // have equally many groups, and keep the part of x for the columns of a tile in shared memory.
-// Products of padded slots are not used.
-template <bool PLAIN, typename T>
+// Products of padding are not used.
+template <bool HAS_VALUES, typename T>
 __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncols, const T *__restrict__ x,
                                          T *__restrict__ products) {
     const T *x_block = reinterpret_cast<const T *>(dynamic_shared);
@@ -118,18 +116,18 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
         begin_copies<MULTIPLY_THREADS>(dynamic_shared, x + u64(tile) * width, min(width, ncols - tile * width));
         // The load of the next run is always in flight, the first one together with x. Runs
         // past the end repeat the last one.
-        RunSlots<T, PLAIN> next;
-        next.take(a, begin, min(i, last));
+        RunSlots<T, HAS_VALUES> next;
+        next.load_run(a, begin, min(i, last));
         end_copies();
         __syncthreads();
 #pragma unroll 1
         while (i <= last) {
-            RunSlots<T, PLAIN> slots = next;
+            RunSlots<T, HAS_VALUES> slots = next;
             i += MULTIPLY_THREADS;
-            next.take(a, begin, min(i, last));
+            next.load_run(a, begin, min(i, last));
             T product[RUN<T>];
 #pragma unroll
-            for (u32 u = 0; u < RUN<T>; ++u) product[u] = (PLAIN ? slots.value[u] : a.value) * x_block[slots.col[u]];
+            for (u32 u = 0; u < RUN<T>; ++u) product[u] = (HAS_VALUES ? slots.value[u] : a.value) * x_block[slots.col[u]];
             store(products + (u64(slots.destination - a.first_group) * GROUP + part), product);
         }
         begin += (last + 1) / RUNS<T>;
@@ -151,10 +149,10 @@ struct Chunks {
 };
 
 // Position of the k-th product in shared memory. Threads read products one row apart. The swizzle
-// within the 128 bytes of a line of banks avoids bank conflicts for rows of 2, 4, 8, ... entries.
+// within a line of banks avoids bank conflicts for rows of 2, 4, 8, ... entries.
 template <typename T>
 __device__ __forceinline__ u32 place(u32 k) {
-    constexpr u32 LINE = 128 / sizeof(T);
+    constexpr u32 LINE = BANK_LINE / sizeof(T);
     return k ^ (k / LINE % LINE);
 }
 
@@ -179,7 +177,7 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
     // Products are stored from the front, in whole lines of banks, row ends from the back:
     // `shared_bytes` in src/formats/tiles/cuda.rs.
     T *in_order = reinterpret_cast<T *>(dynamic_shared);
-    u32 *row_ends = reinterpret_cast<u32 *>(in_order + a.chunk + 128 / sizeof(T)) - end_count;
+    u32 *row_ends = reinterpret_cast<u32 *>(in_order + a.chunk + BANK_LINE / sizeof(T)) - end_count;
     for (u32 i = threadIdx.x; i < end_count; i += SUM_THREADS) row_ends[i] = fetch<IN_L2>(a.row_ends + first_row + i);
 
 #pragma unroll 1
@@ -200,12 +198,12 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
                 if (position[n][u] != UNUSED) in_order[place<T>(position[n][u])] = product[n][u];
     }
 
-    auto store = [=](u32 i, T sum) {
+    auto store_sum = [=](u32 i, T sum) {
         if (i == end_count) carries[c] = sum;
         else y[u64(first_row) + i] = sum;
     };
     sum_segments<SUM_THREADS, MAX_CHUNK, T>(row_ends, end_count, entries,
-                                            [=](u32 k) { return in_order[place<T>(k)]; }, store);
+                                            [=](u32 k) { return in_order[place<T>(k)]; }, store_sum);
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                                        \

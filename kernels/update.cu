@@ -4,13 +4,13 @@
 
 using namespace formats;
 
-// Copies N values per thread to their slots, which are in `units` of UNIT. Slot i % UNIT of unit
-// number i / UNIT gets the value of entry `from[i]`, or zero if that is NONE, so that whole sectors
-// are written. The first array has `split` slots, the second the rest of `slots`. Neighbouring
-// entries of the matrix are close together here, so that their values are found in the cache.
-// Without `units` the values are in the order of the entries.
+// Copies N values per thread to their slots. Slot i % SECTOR of sector `sectors[i / SECTOR]` gets
+// the value of entry `from[i]`, or zero if that is NONE, so that whole sectors are written. The
+// first array has `split` slots, the second the rest of `slots`. Neighbouring entries of the matrix
+// are close together here, so that their values are found in the cache. Without `sectors` the
+// values are in the order of the entries.
 template <typename T>
-__device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32 *__restrict__ from,
+__device__ __forceinline__ void scatter(const u32 *__restrict__ sectors, const u32 *__restrict__ from,
                                         u64 count, const T *__restrict__ values, u64 nnz,
                                         T *__restrict__ first, u64 split, T *__restrict__ second,
                                         u64 slots) {
@@ -20,7 +20,7 @@ __device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32
 #pragma unroll
     for (u32 u = 0; u < N; ++u) at[u] = min(u64(blockIdx.x) * (BLOCK * N) + u * BLOCK + threadIdx.x, count - 1);
     T value[N];
-    if (!units) {
+    if (!sectors) {
 #pragma unroll
         for (u32 u = 0; u < N; ++u) value[u] = __ldcs(values + at[u]);
 #pragma unroll
@@ -30,7 +30,7 @@ __device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32
     u32 slot[N], entry[N];
 #pragma unroll
     for (u32 u = 0; u < N; ++u) {
-        slot[u] = __ldcs(units + at[u] / UNIT) * UNIT + u32(at[u]) % UNIT;
+        slot[u] = __ldcs(sectors + at[u] / SECTOR) * SECTOR + u32(at[u]) % SECTOR;
         entry[u] = __ldcs(from + at[u]);
     }
 #pragma unroll
@@ -44,9 +44,9 @@ __device__ __forceinline__ void scatter(const u32 *__restrict__ units, const u32
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                                        \
-    KERNEL(update_##SUFFIX)(const u32 *units, const u32 *from, u64 count, const T *values, u64 nnz, T *first, u64 split, T *second,  \
+    KERNEL(update_##SUFFIX)(const u32 *sectors, const u32 *from, u64 count, const T *values, u64 nnz, T *first, u64 split, T *second,  \
                            u64 slots) {                                                                                             \
-        scatter(units, from, count, values, nnz, first, split, second, slots);                                                      \
+        scatter(sectors, from, count, values, nnz, first, split, second, slots);                                                      \
     }
 
 INSTANCES(f32, float)

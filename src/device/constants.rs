@@ -4,6 +4,12 @@
 /// Default number of threads per block.
 pub(crate) const BLOCK: u32 = 256;
 
+/// Threads per warp.
+pub(crate) const WARP: u32 = 32;
+
+/// Bytes of one word in each bank of shared memory.
+pub(crate) const BANK_LINE: usize = 128;
+
 /// Column of a padded slot. No matrix has it, because
 /// [`MAX_DIMENSION`](crate::matrix::MAX_DIMENSION) is smaller.
 pub(crate) const PADDING: u32 = u32::MAX;

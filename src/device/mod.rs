@@ -27,7 +27,7 @@ mod working_memory;
 
 #[doc(hidden)]
 pub use array::DeviceArray;
-pub(crate) use constants::{BLOCK, SCANNED};
+pub(crate) use constants::{BANK_LINE, BLOCK, SCANNED, WARP};
 pub use cpu::prepare_threads;
 pub(crate) use csr_source::CsrSource;
 pub use cuda::Gpu;

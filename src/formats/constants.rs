@@ -1,8 +1,8 @@
 //! Constants of the services for all formats. `build.rs` writes them to the header
 //! `constants.cuh`, in the namespace `formats`.
 
-/// Slots of a unit of an update, which are written together: a sector of 32 bytes in f32.
-pub(super) const UNIT: usize = 8;
+/// Slots of a sector, which an update writes whole: 32 bytes in f32.
+pub(super) const SECTOR: usize = 8;
 
 /// Marks a slot without an entry.
 pub(super) const NONE: u32 = u32::MAX;

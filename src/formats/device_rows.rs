@@ -17,14 +17,11 @@ use super::constants::ROW_PART;
 use super::device_sorting::{RowSort, SORT};
 use crate::analysis::Histogram;
 use crate::device::kernels::pack_rows::{Beyond, Entries, Pad, Widths};
-use crate::device::{Buffer, CsrSource, Launch, Module, Ptr, SCAN, WorkingMemory};
+use crate::device::{Buffer, CsrSource, Launch, Module, Ptr, SCAN, WARP, WorkingMemory};
 use crate::{Error, Scalar};
 
 /// Kernel file.
 const FILE: &str = "pack_rows";
-
-/// Threads of a warp.
-const WARP: u32 = 32;
 
 /// True if the kernels read row offsets as they are.
 pub(crate) const SUPPORTED: bool = size_of::<usize>() == size_of::<u64>();

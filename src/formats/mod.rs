@@ -27,11 +27,11 @@ mod registry;
 mod resident;
 mod row_products;
 mod scaled;
+mod sectors;
 pub mod sell;
 mod sorting;
 mod spmm;
 pub mod tiles;
-mod units;
 mod update;
 mod value_arrays;
 mod values;
@@ -46,6 +46,8 @@ pub use encoded::ValueEncoding;
 pub(crate) use pack_source::PackSource;
 pub(crate) use plan_text::PlanArgs;
 pub(crate) use properties::PlanProperties;
+#[doc(hidden)]
+pub use psell::SPLIT_ROWS;
 pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
@@ -83,10 +85,6 @@ registry::registry! {
     blocked => Blocked(BlockedPlan),
     dia => Dia(DiaPlan),
 }
-
-/// Suffix of the names of kernels, of any format, that also multiply separate long rows.
-#[doc(hidden)]
-pub const SPLIT_ROWS: &str = ".split";
 
 /// A storage format. Implemented by the unit struct at the top of each format's folder.
 pub(crate) trait Format: 'static {

@@ -7,7 +7,7 @@
 
 use super::encoded::{coded, narrowed};
 use super::resident::keep;
-use super::units::{PER_THREAD, Units};
+use super::sectors::{PER_THREAD, Sectors};
 use super::{Arrays, NoValueSlots, Plan, ResidentMatrix, ValueArrays};
 use crate::analysis::Fingerprint;
 use crate::device::cpu::{Output, for_each_part, partition};
@@ -30,7 +30,7 @@ pub(crate) struct Updater {
 #[derive(Debug)]
 enum SlotMap {
     Host(Option<Vec<u32>>),
-    Gpu(Option<Arc<Units>>, Kernel),
+    Gpu(Option<Arc<Sectors>>, Kernel),
 }
 
 impl Updater {
@@ -60,7 +60,7 @@ impl Updater {
         let place = match matrix {
             ResidentMatrix::Host(_) => SlotMap::Host(slots),
             ResidentMatrix::Gpu(gpu, _) => {
-                let slots = slots.map(|slots| Units::upload(*gpu, slots)).transpose()?;
+                let slots = slots.map(|slots| Sectors::upload(*gpu, slots)).transpose()?;
                 let kernel = match storage {
                     ValueArrays::Plain(_) => &*format!("update_{}", T::KIND),
                     ValueArrays::Codes(..) => "update_u8",
@@ -228,12 +228,14 @@ impl Updater {
         values: Ptr<N>,
         [first, second]: Arrays<Numbers<N>>,
     ) -> Result<(), Error> {
-        let SlotMap::Gpu(units, kernel) = &self.place else { unreachable!("only called on a GPU") };
-        let (slots, (at, from)) = units
+        let SlotMap::Gpu(sectors, kernel) = &self.place else {
+            unreachable!("only called on a GPU")
+        };
+        let (slots, (at, from)) = sectors
             .as_ref()
-            .map_or((self.nnz, (Ptr::NULL, Ptr::NULL)), |units| (units.len(), units.ptrs()));
+            .map_or((self.nnz, (Ptr::NULL, Ptr::NULL)), |sectors| (sectors.len(), sectors.ptrs()));
         let launch = Launch::over(slots.div_ceil(PER_THREAD), 1).with(kernels::update::Update {
-            units: at,
+            sectors: at,
             from,
             count: slots as u64,
             values,

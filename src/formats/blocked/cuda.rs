@@ -6,15 +6,12 @@ use super::cpu::Spare;
 use super::{BlockedPlan, HostBlocked, Pieces, SlotValues, SplitRows, TileTable, pack};
 use crate::analysis::Analysis;
 use crate::device::{
-    BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
+    BLOCK, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, WARP, kernels,
 };
 use crate::formats::values::is_equal;
 use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
-
-/// Threads of a piece in the other kernels.
-const WARP: u32 = 32;
 
 /// Name of the kernel file.
 const FILE: &str = "blocked";

@@ -97,7 +97,7 @@ pub(super) struct Cutting {
     spacing: u64,
     /// A cut is moved back to the beginning of its row if the row has at most this number of
     /// entries before it.
-    reach: u64,
+    max_move: u64,
 }
 
 impl Cutting {
@@ -109,7 +109,7 @@ impl Cutting {
         let [.., (longest, _)] = RUNS;
         let mut cuttings = RUNS[large_enough..].iter().map(|(run, _)| Self::with_run(*run));
         // Whatever the rows, no chunks are larger than the largest.
-        let fits = |cutting: &Self| cutting.run == longest || longer(cutting.reach) * 10 <= nnz;
+        let fits = |cutting: &Self| cutting.run == longest || longer(cutting.max_move) * 10 <= nnz;
         cuttings.find(fits).unwrap_or(Self::with_run(longest))
     }
 
@@ -146,7 +146,7 @@ impl Cutting {
     const fn with_run(run: u64) -> Self {
         let capacity = run * BLOCK as u64;
         let reserve = capacity / RESERVE as u64;
-        Self { run, spacing: capacity - reserve, reach: reserve - 4 }
+        Self { run, spacing: capacity - reserve, max_move: reserve - 4 }
     }
 
     /// Consecutive entries of a thread.
@@ -155,8 +155,8 @@ impl Cutting {
     }
 
     /// Entries plus row ends between two cuts, and the largest distance by which a cut is moved.
-    pub(super) const fn spacing_and_reach(&self) -> (u64, u64) {
-        (self.spacing, self.reach)
+    pub(super) const fn spacing_and_max_move(&self) -> (u64, u64) {
+        (self.spacing, self.max_move)
     }
 
     /// True for the largest chunks, the only ones with a striped kernel.
@@ -199,7 +199,7 @@ pub(super) struct Chunk {
 #[cfg(test)]
 pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
     let nrows = row_ptr.len() - 1;
-    let (spacing, reach) = (cutting.spacing as usize, cutting.reach as usize);
+    let (spacing, max_move) = (cutting.spacing as usize, cutting.max_move as usize);
     // Entries and row ends before the entries of a row.
     let before = |row: usize| row_ptr[row] + row;
     let chunk = |number: usize| {
@@ -210,11 +210,11 @@ pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
             if before(middle) <= cut { row = middle } else { beyond = middle }
         }
         let behind = cut - before(row);
-        let (moved, first, last) = if behind <= reach {
+        let (moved, first, last) = if behind <= max_move {
             (behind, number, number)
         } else {
             // The next cut may be moved back to the beginning of the row.
-            let first = (before(row) + reach) / spacing;
+            let first = (before(row) + max_move) / spacing;
             (0, first, (before(row) + row_ptr[row + 1] - row_ptr[row]) / spacing)
         };
         // There are fewer than 2³² rows, and fewer chunks of any matrix that fits a machine.
@@ -237,7 +237,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The smallest possible cutting: chunks of 60, and no cut is moved.
-    const MIN: Cutting = Cutting { run: 0, spacing: 60, reach: 0 };
+    const MIN: Cutting = Cutting { run: 0, spacing: 60, max_move: 0 };
 
     fn offsets(lengths: &[usize]) -> Vec<usize> {
         let ends = lengths.iter().scan(0, |end, len| {
@@ -340,7 +340,7 @@ mod tests {
                     continue;
                 }
                 prop_assert!((chunk.first as usize) < number && number <= chunk.last as usize);
-                prop_assert!(lengths[row] as u64 > cutting.reach);
+                prop_assert!(lengths[row] as u64 > cutting.max_move);
                 let holds = |number: u32, place| {
                     let number = number as usize;
                     (start(number)..start(number + 1)).contains(&place)

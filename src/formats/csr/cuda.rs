@@ -149,12 +149,12 @@ impl Chunks {
         let count = cutting.count(nrows, nnz) as u32;
         let table = gpu.uninitialised::<Chunk>(count as usize + 1)?;
         let any_cut = gpu.zeroed::<u32>(1)?;
-        let (spacing, reach) = cutting.spacing_and_reach();
+        let (spacing, max_move) = cutting.spacing_and_max_move();
         let launch = Launch::over(table.len(), 1).with(kernels::csr::Chunks {
             row_ptr: matrix.row_ptr.ptr(),
             nrows: nrows as u32,
             spacing,
-            reach,
+            max_move,
             count,
             chunks: table.ptr(),
             any_cut: any_cut.ptr(),
@@ -166,8 +166,8 @@ impl Chunks {
         Ok(Self { count, table, any_cut: any_cut.to_vec()? == [1] })
     }
 
-    /// Words for the parts of cut rows, for `vectors` vectors. They are zero between products.
-    fn part_words<T>(&self, vectors: usize) -> usize {
+    /// Words for the carries of cut rows, for `vectors` vectors. They are zero between products.
+    fn carry_words<T>(&self, vectors: usize) -> usize {
         let words = self.count as usize * vectors * size_of::<T>() / size_of::<u32>();
         if self.any_cut { words } else { 0 }
     }
@@ -187,8 +187,8 @@ fn kernel_of<T: Scalar>(
         CsrPlan::Vector(lanes) => Assignment::Lanes(lanes),
         CsrPlan::Balanced => {
             let chunks = Chunks::new(chunking.cutting, matrix, module)?;
-            let parts = Scratch::cleared(gpu, chunks.part_words::<T>(1));
-            Assignment::Chunks(chunks, parts)
+            let carries = Scratch::cleared(gpu, chunks.carry_words::<T>(1));
+            Assignment::Chunks(chunks, carries)
         }
     };
     let name = kernel_name(plan, T::KIND, matrix.row_ptr.name(), chunking);
@@ -293,8 +293,8 @@ impl<T: Scalar> DeviceCsr<T> {
                 let (launch, nrows) = (Launch::over(nrows, *lanes), nrows as u32);
                 launch.with(kernels::csr::Rows { row_ptr, cols, values, nrows, x, out, l2_shares })
             }
-            Assignment::Chunks(chunks, parts) => {
-                let parts = parts.on(queue)?;
+            Assignment::Chunks(chunks, carries) => {
+                let carries = carries.on(queue)?;
                 Launch::new(chunks.count, BLOCK).with(kernels::csr::Balanced {
                     row_ptr,
                     cols,
@@ -304,7 +304,7 @@ impl<T: Scalar> DeviceCsr<T> {
                     nnz,
                     x,
                     out,
-                    parts,
+                    carries,
                     l2_shares,
                 })
             }
@@ -339,7 +339,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     fn spmm_limit(&self) -> usize {
         match &self.assignment {
             Assignment::Lanes(_) => 0,
-            Assignment::Chunks(..) => ChunkSpmm::<T>::MAX,
+            Assignment::Chunks(..) => ChunkSpmm::<T>::LIMIT,
         }
     }
 

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::analysis::{Analysis, Sampler};
 use crate::device::cpu::{first_at_least, partition};
-use crate::device::{BLOCK, CsrSource, Gpu, Module};
+use crate::device::{BLOCK, CsrSource, Gpu, Module, WARP};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_copied};
 use crate::{Error, Scalar, ScalarKind};
@@ -54,9 +54,6 @@ pub enum CsrPlan {
     /// afterwards.
     Balanced,
 }
-
-/// Lanes of a warp.
-const WARP: u64 = 32;
 
 /// Entries of a row whose additions overlap with those of the rows around it; entries beyond them
 /// are dependent additions.
@@ -170,7 +167,7 @@ impl Format for Csr {
         let entries = millions(rows.nnz);
         // Each lane reads lines of its own, in many steps: they do not stay in the L1. All lanes of
         // a warp together read whole lines.
-        let steps = if lanes < WARP { rows.mean / lanes as f64 } else { 0.0 };
+        let steps = if lanes < u64::from(WARP) { rows.mean / lanes as f64 } else { 0.0 };
         let separate =
             0.27 * ((steps - 4.0) / 28.0).clamp(0.0, 4.0) + if steps > 64.0 { 6.0 } else { 0.0 };
         let threads = millions(rows.nrows as u64 * lanes);

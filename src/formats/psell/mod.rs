@@ -86,7 +86,7 @@ mod unpack;
 mod work;
 
 pub use super::ValueEncoding;
-pub use plan::PsellPlan;
+pub use plan::{PsellPlan, SPLIT_ROWS};
 pub(crate) use probe::SliceProbe;
 
 use super::encoded::{Coder, DeviceValues, Sink, Stored, map_array, with_slack};

@@ -2,7 +2,7 @@
 
 use super::{Order, SliceProbe};
 use crate::analysis::{Analysis, Distinct};
-use crate::formats::{PlanArgs, SPLIT_ROWS, Target, ValueEncoding};
+use crate::formats::{PlanArgs, Target, ValueEncoding};
 use crate::{Error, Precision};
 use std::fmt::{self, Display};
 
@@ -35,6 +35,10 @@ pub(crate) enum SliceWarps {
     /// One: the bits of a row depend on the rows of its slice alone.
     One,
 }
+
+/// Suffix of the names of kernels that also multiply separate long rows.
+#[doc(hidden)]
+pub const SPLIT_ROWS: &str = ".split";
 
 /// Values of `warps`.
 const WARPS: &[(&str, SliceWarps)] = &[("auto", SliceWarps::Auto), ("1", SliceWarps::One)];

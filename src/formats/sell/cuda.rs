@@ -2,7 +2,7 @@
 
 use super::{HostSell, SellPlan};
 use crate::device::{
-    Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels,
+    Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, WARP, kernels,
 };
 use crate::formats::device_rows::{PackedRows, RowPacker, RowSlots};
 use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays, row_products};
@@ -11,9 +11,6 @@ use crate::{Error, Scalar};
 
 /// Name of the kernel file.
 const FILE: &str = "sell";
-
-/// Lanes of a warp: slices of this size have a kernel of their own.
-const WARP: usize = 32;
 
 /// Rows per multiprocessor up to which it is idle unless each row has many loads in flight: two
 /// blocks of 256.
@@ -76,7 +73,8 @@ impl<T: Scalar> DeviceSell<T> {
         let bytes = bytes + perm.as_ref().map_or(0, Buffer::bytes);
         let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
         let few = nrows <= FEW_ROWS * gpu.multiprocessors();
-        let kernel = match c == WARP {
+        // Slices for whole warps have kernels of their own.
+        let kernel = match c == WARP as usize {
             true if few && packed.col_idx.len() >= DEEP_WIDTH * nrows => "sell_deep",
             true => "sell32",
             false => "sell",

@@ -3,13 +3,12 @@
 
 use super::constants::{MULTIPLY_THREADS, RUN_BYTES, SUM_THREADS};
 use super::{GROUP, HostTiles, SlotValues, TilesShape, pack};
-use crate::device::{Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels};
+use crate::device::{
+    BANK_LINE, Buffer, Gpu, Kernel, Launch, Module, Ptr, Queue, Residency, Scratch, kernels,
+};
 use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
-
-/// Bytes of a row of shared-memory banks.
-const BANKS: u32 = 128;
 
 /// A tiled matrix in GPU memory.
 #[derive(Debug)]
@@ -74,8 +73,8 @@ impl<T: Scalar> DeviceTiles<T> {
         let module = Module::of("tiles", residency);
         let infix = host.values.infix();
         let x_bytes = shape.width.min(shape.ncols as u32) * size;
-        // Products occupy whole rows of banks.
-        let chunk_bytes = shape.chunk * size + BANKS;
+        // Products occupy whole lines of banks.
+        let chunk_bytes = shape.chunk * size + BANK_LINE as u32;
         Ok(Self {
             shape,
             chunk_rows: gpu.upload(&host.chunk_rows)?,

@@ -1,10 +1,10 @@
 //! Panels and hot columns, found on a GPU.
 
-use super::{BlockPacker, CELLS, HotEntries, WARP};
+use super::{BlockPacker, CELLS, HotEntries};
 use crate::device::kernels::blocked_cells::{
     Bins, Columns, Descents, Hot, HotMasks, Hottest, Panels, Ranks, Spans, UnsortedSpans,
 };
-use crate::device::{BLOCK, Buffer, Launch, Ptr};
+use crate::device::{BLOCK, Buffer, Launch, Ptr, WARP};
 use crate::formats::blocked::constants::{BINS, LEAST_DENSITY, PANEL_THREADS};
 use crate::formats::blocked::panel::{ColumnSpan, Panel};
 use crate::{Error, Scalar};

@@ -1,8 +1,8 @@
 //! Targets of the parts, and the contents of the pieces.
 
-use super::{BlockPacker, CountedCells, FILE, PieceSource, Tile, WARP};
+use super::{BlockPacker, CountedCells, FILE, PieceSource, Tile};
 use crate::device::kernels::blocked_pack::{Parts, PiecePtr, Rows, Split, Targets, Window};
-use crate::device::{Buffer, Launch, Ptr};
+use crate::device::{Buffer, Launch, Ptr, WARP};
 use crate::formats::blocked::cuda::{DeviceBlocked, DeviceParts, UploadedPieces};
 use crate::formats::blocked::{BATCHES, LANE, PIECE, SlotValues};
 use crate::{Error, Scalar};

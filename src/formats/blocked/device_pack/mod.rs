@@ -20,7 +20,7 @@ use super::panel::Panel;
 use super::{Block, BlockedPlan, PIECE};
 use crate::device::kernels::blocked_cells::{Classes, Count, Firsts, HotOrder, Order, Sorted};
 use crate::device::kernels::blocked_pack::{Differ, Pieces, Tiles};
-use crate::device::{CsrSource, Launch, Ptr, SCAN, WorkingMemory};
+use crate::device::{CsrSource, Launch, Ptr, SCAN, WARP, WorkingMemory};
 use crate::memory::push;
 use crate::{Error, Scalar};
 
@@ -32,9 +32,6 @@ const CELLS: &str = "blocked_cells";
 
 /// Kernel file of pieces.
 const FILE: &str = "blocked_pack";
-
-/// Threads of a warp.
-const WARP: u32 = 32;
 
 /// Packs a matrix in GPU memory with blocks of `columns` columns. `None` if the host has to pack
 /// it: because it has 2³¹ entries, rows or columns, because most cells would be empty, or because

@@ -16,13 +16,13 @@ pub(super) struct ChunkSpmm<T> {
     matrix: Arc<DeviceCsr<T>>,
     kernels: UnitKernels,
     /// Words by which a chunk passes on its sums of a row that continues in the next chunk.
-    parts: Scratch<u64>,
+    carries: Scratch<u64>,
 }
 
 impl<T: Scalar> ChunkSpmm<T> {
     /// Maximum number of vectors, one widest unit. For more, packed SELL is faster: its lanes
     /// exchange no sums.
-    pub(super) const MAX: usize = DeviceVectors::<T>::UNITS[0];
+    pub(super) const LIMIT: usize = DeviceVectors::<T>::UNITS[0];
 
     /// Loads the kernels on the GPU of a matrix. None if it is not in chunks.
     ///
@@ -36,8 +36,8 @@ impl<T: Scalar> ChunkSpmm<T> {
         let kernels = UnitKernels::load::<T>(gpu, module, |unit| {
             format!("{FILE}_chunks{run}_{}x{unit}_{offset}", T::KIND)
         })?;
-        let parts = Scratch::cleared(gpu, chunks.part_words::<T>(Self::MAX));
-        Ok(Some(Self { kernels, parts, matrix }))
+        let carries = Scratch::cleared(gpu, chunks.carry_words::<T>(Self::LIMIT));
+        Ok(Some(Self { kernels, carries, matrix }))
     }
 }
 
@@ -46,7 +46,7 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
         let DeviceCsr { matrix, assignment, kernel: spmv, .. } = &*self.matrix;
         let Assignment::Chunks(chunks, _) = assignment else { unreachable!("`of` refuses others") };
         let (unit, kernel) = self.kernels.of(&vectors);
-        let parts = self.parts.on(queue)?;
+        let carries = self.carries.on(queue)?;
         // One unit, unless the alignment of `x` permits only narrower ones.
         for first in (0..vectors.count).step_by(unit) {
             let own = DeviceVectors {
@@ -63,7 +63,7 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
                 nrows: matrix.nrows as u32,
                 nnz: matrix.values.len() as u64,
                 vectors: own.in_units(unit),
-                parts,
+                carries,
                 l2_shares: spmv.residency().shares(),
             });
             // SAFETY: the kernel is `csr_spmm_chunks` for these offsets, this run and as many

@@ -1,7 +1,7 @@
-//! Scatter of new values to their slots on a GPU, by whole memory sectors.
+//! Scatter of new values to their slots on a GPU, by whole sectors of memory.
 
 pub(super) use super::constants::PER_THREAD;
-use super::constants::{NONE, UNIT};
+use super::constants::{NONE, SECTOR};
 use crate::Error;
 use crate::device::cpu::{Output, for_each_part, partition};
 use crate::device::{Buffer, Gpu, Ptr};
@@ -10,27 +10,28 @@ use crate::parallel;
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Units that have entries, and the entry of each of their slots. A unit is written whole,
+/// Sectors that have entries, and the entry of each of their slots. A sector is written whole,
 /// including padding, which is zero: a partial write of a sector makes the memory read the rest of
-/// it first. Units are in the order of their first entries, so that values are read near previously
-/// read ones, in whichever order a format stores the rows. Slot by slot in the order of entries,
-/// `jds` takes 327 µs instead of 127 on an H200: docs/history/2026-11-21-value-updates.md.
+/// it first. Sectors are in the order of their first entries, so that values are read near
+/// previously read ones, in whichever order a format stores the rows. Slot by slot in the order of
+/// entries, `jds` takes 327 µs instead of 127 on an H200:
+/// docs/history/2026-11-21-value-updates.md.
 #[derive(Debug)]
-pub(super) struct Units {
-    units: Buffer<u32>,
+pub(super) struct Sectors {
+    sectors: Buffer<u32>,
     from: Buffer<u32>,
 }
 
-impl Units {
-    /// Creates the units for entries with the given slots, and uploads them.
+impl Sectors {
+    /// Creates the sectors for entries with the given slots, and uploads them.
     ///
     /// # Errors
     ///
     /// [`Error::GpuMemory`] if the GPU does not have enough memory left; [`Error::Gpu`];
     /// [`Error::HostMemory`].
     pub(super) fn upload(gpu: Gpu, slots: Vec<u32>) -> Result<Arc<Self>, Error> {
-        let (units, from) = by_unit(&slots)?;
-        Ok(Arc::new(Self { units: gpu.upload(&units)?, from: gpu.upload(&from)? }))
+        let (sectors, from) = by_sector(&slots)?;
+        Ok(Arc::new(Self { sectors: gpu.upload(&sectors)?, from: gpu.upload(&from)? }))
     }
 
     /// Number of slots that are written.
@@ -38,29 +39,29 @@ impl Units {
         self.from.len()
     }
 
-    /// Pointers to the units and to the entries of their slots.
+    /// Pointers to the sectors and to the entries of their slots.
     pub(super) fn ptrs(&self) -> (Ptr<u32>, Ptr<u32>) {
-        (self.units.ptr(), self.from.ptr())
+        (self.sectors.ptr(), self.from.ptr())
     }
 
     /// Bytes of GPU memory.
     pub(super) fn bytes(&self) -> u64 {
-        self.units.bytes() + self.from.bytes()
+        self.sectors.bytes() + self.from.bytes()
     }
 }
 
-/// Units, or slots, that a thread processes at a time.
+/// Sectors, or slots, that a thread processes at a time.
 const TOGETHER: usize = 1 << 12;
 
-/// Returns the units and the entries of their slots, for entries with the given slots.
+/// Returns the sectors and the entries of their slots, for entries with the given slots.
 ///
 /// # Errors
 ///
 /// [`Error::HostMemory`].
-fn by_unit(slots: &[u32]) -> Result<(Vec<u32>, Vec<u32>), Error> {
+fn by_sector(slots: &[u32]) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let last = parallel::map_ranges(slots.len(), TOGETHER, |range| slots[range].iter().max());
     let end = last.into_iter().flatten().max().map_or(0, |&last| last as usize + 1);
-    let mut entries = filled(end.next_multiple_of(UNIT), NONE)?;
+    let mut entries = filled(end.next_multiple_of(SECTOR), NONE)?;
     let out = Output::new(&mut entries);
     for_each_part(&partition(slots.len(), 1, |entry| entry as u64), |range| {
         for entry in range {
@@ -68,23 +69,23 @@ fn by_unit(slots: &[u32]) -> Result<(Vec<u32>, Vec<u32>), Error> {
             unsafe { out.set(slots[entry] as usize, entry as u32) };
         }
     });
-    let first = |unit: usize| {
-        let first = entries[unit * UNIT..][..UNIT].iter().copied().min();
-        first.filter(|&first| first != NONE).map(|first| (first, unit as u32))
+    let first = |sector: usize| {
+        let first = entries[sector * SECTOR..][..SECTOR].iter().copied().min();
+        first.filter(|&first| first != NONE).map(|first| (first, sector as u32))
     };
-    let units = parallel::map_ranges(entries.len() / UNIT, TOGETHER, |units| {
-        units.filter_map(first).collect::<Vec<_>>()
+    let sectors = parallel::map_ranges(entries.len() / SECTOR, TOGETHER, |sectors| {
+        sectors.filter_map(first).collect::<Vec<_>>()
     });
-    let mut units = joined(&units)?;
-    units.par_sort_unstable();
-    let mut from = filled(units.len() * UNIT, NONE)?;
-    let chunks = from.chunks_mut(UNIT * TOGETHER).zip(units.chunks(TOGETHER));
-    parallel::for_each_item(chunks, |(from, units)| {
-        for (from, &(_, unit)) in from.chunks_mut(UNIT).zip(units) {
-            from.copy_from_slice(&entries[unit as usize * UNIT..][..UNIT]);
+    let mut sectors = joined(&sectors)?;
+    sectors.par_sort_unstable();
+    let mut from = filled(sectors.len() * SECTOR, NONE)?;
+    let chunks = from.chunks_mut(SECTOR * TOGETHER).zip(sectors.chunks(TOGETHER));
+    parallel::for_each_item(chunks, |(from, sectors)| {
+        for (from, &(_, sector)) in from.chunks_mut(SECTOR).zip(sectors) {
+            from.copy_from_slice(&entries[sector as usize * SECTOR..][..SECTOR]);
         }
     });
-    Ok((listed(units.into_iter().map(|(_, unit)| unit))?, from))
+    Ok((listed(sectors.into_iter().map(|(_, sector)| sector))?, from))
 }
 
 #[cfg(test)]
@@ -93,11 +94,11 @@ mod tests {
 
     /// Emulates the kernel on `slots` slots that hold 7.
     fn scattered(slots: &[u32], len: usize) -> Vec<u32> {
-        let (units, from) = by_unit(slots).unwrap();
-        assert_eq!(from.len(), units.len() * UNIT);
+        let (sectors, from) = by_sector(slots).unwrap();
+        assert_eq!(from.len(), sectors.len() * SECTOR);
         let mut out = vec![7; len];
         for (i, &entry) in from.iter().enumerate() {
-            if let Some(slot) = out.get_mut(units[i / UNIT] as usize * UNIT + i % UNIT) {
+            if let Some(slot) = out.get_mut(sectors[i / SECTOR] as usize * SECTOR + i % SECTOR) {
                 *slot = if entry == NONE { 0 } else { entry + 100 };
             }
         }
@@ -116,8 +117,8 @@ mod tests {
             let len = slots.iter().max().map_or(0, |&last| last as usize + 3);
             let mut expected = vec![7; len];
             for &slot in &slots {
-                let unit = slot as usize / UNIT * UNIT;
-                expected[unit..(unit + UNIT).min(len)].fill(0);
+                let sector = slot as usize / SECTOR * SECTOR;
+                expected[sector..(sector + SECTOR).min(len)].fill(0);
             }
             slots.iter().zip(100..).for_each(|(&slot, value)| expected[slot as usize] = value);
             assert_eq!(scattered(&slots, len), expected);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_near_those_with_neighbouring_entries() {
+    fn sectors_are_near_those_with_neighbouring_entries() {
         // Sorted rows come from everywhere in the matrix: 64 entries in each of 4096 rows,
         // shuffled, in slices of 32.
         let row_of = |sorted: u32| sorted * 1237 % 4096;
@@ -136,8 +137,8 @@ mod tests {
                     (sorted / 32 * 64 + k) * 32 + sorted % 32;
             }
         }
-        let (units, from) = by_unit(&slots).unwrap();
-        assert_eq!(units.len() * UNIT, slots.len());
+        let (sectors, from) = by_sector(&slots).unwrap();
+        assert_eq!(sectors.len() * SECTOR, slots.len());
         // A block of 256 threads scatters the values of 32 rows.
         for from in from.chunks(256 * PER_THREAD) {
             let mut rows: Vec<u32> = from.iter().map(|entry| entry / 64).collect();
