@@ -31,6 +31,7 @@ mod sectors;
 pub mod sell;
 mod sorting;
 mod spmm;
+mod spmm_rows;
 pub mod tiles;
 mod update;
 mod value_arrays;
@@ -54,6 +55,7 @@ pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
 pub(crate) use spmm::{DeviceSpmm, HostSpmm, HostVectors, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
+pub(crate) use spmm_rows::{SpmmKernel, SpmmRows};
 pub(crate) use update::Updater;
 pub(crate) use value_arrays::{
     Arrays, DeviceValueArrays, HostValueArrays, NoValueSlots, ValueArrays,
