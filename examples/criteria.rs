@@ -1,5 +1,5 @@
 //! The formats by the five criteria of Kirk & Hwu, measured on one matrix on the CPU: the table of
-//! `docs/guide/formats.md`.
+//! `benches/README.md`.
 //!
 //! ```text
 //! cargo run --release --example criteria                           # gallery:webbase,rows=100k

@@ -118,8 +118,8 @@ fn heads(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_output_in_the_readme_has_the_lines_of_the_program() {
-    let text = fs::read_to_string(repository().join("README.md")).unwrap();
+fn the_output_in_the_guide_has_the_lines_of_the_program() {
+    let text = fs::read_to_string(repository().join("docs/guide/program.md")).unwrap();
     let folder = folder();
     let shown = blocks(&text, "text");
     let shown: Vec<Vec<&str>> = shown.iter().map(|block| heads(block)).collect();
