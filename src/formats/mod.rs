@@ -31,7 +31,6 @@ mod sectors;
 pub mod sell;
 mod sorting;
 mod spmm;
-mod spmm_rows;
 pub mod tiles;
 mod update;
 mod value_arrays;
@@ -55,7 +54,6 @@ pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
 pub(crate) use spmm::{DeviceSpmm, HostSpmm, HostVectors, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
-pub(crate) use spmm_rows::{SpmmKernel, SpmmRows};
 pub(crate) use update::Updater;
 pub(crate) use value_arrays::{
     Arrays, DeviceValueArrays, HostValueArrays, NoValueSlots, ValueArrays,

@@ -1,5 +1,5 @@
-//! SpMM: on the CPU with the rows of CSR or DIA, on a GPU with packed SELL, or for few vectors with
-//! the chunks of `csr(balanced)`. A matrix with another plan is packed a second time.
+//! SpMM: on the CPU with the rows of CSR, on a GPU with packed SELL, or for few vectors with the
+//! chunks of `csr(balanced)`. A matrix with another plan is packed a second time.
 //!
 //! Both read row-major multivectors: all elements at one column are neighbours, so that one gather
 //! loads several factors. Column-major multivectors, or those whose rows are not aligned to the

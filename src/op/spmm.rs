@@ -99,11 +99,11 @@ impl<T: Scalar> SparseOp<T> {
     /// one vector its bits are the same for every call with vectors of the same alignment, under
     /// every plan.
     ///
-    /// Plans with kernels for SpMM are all of `csr` and `dia` on the CPU, and on a GPU those of
-    /// `psell`, and `csr(balanced)` for up to 4 vectors in f32 and 2 in f64. With another plan, or
-    /// more vectors under `csr(balanced)`, the matrix is packed a second time at the first such
-    /// SpMM; [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts
-    /// it. One vector is multiplied as by [`apply`](Self::apply).
+    /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL, or `csr(balanced)` for up to
+    /// 4 vectors in f32 and 2 in f64. With another plan, or more vectors under `csr(balanced)`, the
+    /// matrix is packed a second time at the first such SpMM; [`explain`](Self::explain) reports
+    /// it, and [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
+    /// [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
     /// [`apply_multi_device`](Self::apply_multi_device). Products with the transposed matrix are

@@ -1,11 +1,18 @@
-//! SpMM with CSR on the CPU.
+//! SpMM with CSR on the CPU: the sums of a row for all vectors are in registers.
 
 use super::cpu::{NarrowRows, ask_ahead_of, for_each_block};
 use super::{CsrPlan, HostCsr};
 use crate::Scalar;
-use crate::device::cpu::{Vector, dispatch, element, element_at, for_each_part, read, write};
-use crate::formats::{HostSpmm, HostVectors, SpmmKernel, SpmmRows};
+use crate::device::cpu::{
+    CpuKernel, Vector, dispatch, element, element_at, for_each_part, read, write,
+};
+use crate::formats::{HostSpmm, HostVectors};
+use std::mem::MaybeUninit;
 use std::ops::Range;
+
+/// Number of sums that are buffered before they are written if vectors are stored one after the
+/// other: complete cache lines of each vector, however far apart they are.
+const GATHERED: usize = 1024;
 
 impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
     unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
@@ -24,11 +31,91 @@ impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
     }
 }
 
-impl<T: Scalar> NarrowRows<'_, T> {
-    /// Entries of a row.
+/// Kernel over a range of rows of a block.
+struct SpmmKernel<'a, T> {
+    a: NarrowRows<'a, T>,
+    vectors: HostVectors<'a, T>,
+}
+
+impl<T: Scalar> CpuKernel<T> for SpmmKernel<'_, T> {
     #[inline(always)]
-    fn entries(&self, row: usize) -> Range<usize> {
-        self.row_ptr[row] as usize..self.row_ptr[row + 1] as usize
+    unsafe fn run<V: Vector<T>>(&self, rows: Range<usize>) {
+        let HostVectors { y, row: step, vector, count, .. } = self.vectors;
+        let direct = vector == 1;
+        let at_once = if direct { rows.len().max(1) } else { GATHERED / count };
+        let mut gathered = [const { MaybeUninit::<T>::uninit() }; GATHERED];
+        let gathered = gathered.as_mut_ptr().cast::<T>();
+        // SAFETY: the rows belong to this part, and there is room for every vector. Sums are
+        // gathered before they are read.
+        unsafe {
+            for start in rows.clone().step_by(at_once) {
+                let block = start..rows.end.min(start + at_once);
+                for row in block.clone() {
+                    let to = if direct {
+                        y.at(row * step)
+                    } else {
+                        gathered.wrapping_add((row - start) * count)
+                    };
+                    self.row::<V>(row, to);
+                }
+                if direct {
+                    continue;
+                }
+                for v in 0..count {
+                    for row in block.clone() {
+                        let sum = element(gathered, (row - start) * count + v);
+                        y.set(row * step + v * vector, sum);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Scalar> SpmmKernel<'_, T> {
+    /// Products of a row with all vectors, stored consecutively from `to` on.
+    ///
+    /// # Safety
+    ///
+    /// The matrix has the row, the vectors exist, and there is room for their sums.
+    #[inline(always)]
+    unsafe fn row<V: Vector<T>>(&self, row: usize, to: *mut T) {
+        let count = self.vectors.count;
+        let entries = self.a.row_ptr[row] as usize..self.a.row_ptr[row + 1] as usize;
+        let mut first = 0;
+        // SAFETY: the caller's promise; `first` and what is multiplied from there on are below
+        // `count`.
+        unsafe {
+            if const { V::COMPACT } {
+                while first + 8 <= count {
+                    self.array::<8>(entries.clone(), first, to);
+                    first += 8;
+                }
+            }
+            while const { !V::COMPACT } && first + 2 * V::LANES <= count {
+                self.vectors::<V, 2, 2>(entries.clone(), first, to);
+                first += 2 * V::LANES;
+            }
+            if const { !V::COMPACT } && first + V::LANES <= count {
+                self.vectors::<V, 1, 4>(entries.clone(), first, to);
+                first += V::LANES;
+            }
+            // The remainder is less than a vector: eight, four, and up to three at a time.
+            if const { V::LANES > 8 && !V::COMPACT } && (count - first) & 8 != 0 {
+                self.array::<8>(entries.clone(), first, to);
+                first += 8;
+            }
+            if (count - first) & 4 != 0 {
+                self.array::<4>(entries.clone(), first, to);
+                first += 4;
+            }
+            match count - first {
+                3 => self.array::<3>(entries, first, to),
+                2 => self.array::<2>(entries, first, to),
+                1 => self.array::<1>(entries, first, to),
+                _ => {}
+            }
+        }
     }
 
     /// Returns the value of an entry, and the pointer to its factors, those of the vectors from
@@ -38,35 +125,37 @@ impl<T: Scalar> NarrowRows<'_, T> {
     ///
     /// The entry is one of the matrix.
     #[inline(always)]
-    unsafe fn entry(&self, x: HostVectors<'_, T>, k: usize, first: usize) -> (T, *const T) {
+    unsafe fn entry(&self, k: usize, first: usize) -> (T, *const T) {
         // SAFETY: the caller's promise; columns of a checked matrix are those of `x`.
         unsafe {
-            let col = element(self.col_idx.as_ptr(), k) as usize;
-            let x = element_at(x.x.as_ptr(), col * x.stride + first);
-            (element(self.values.as_ptr(), k), x)
+            let col = element(self.a.col_idx.as_ptr(), k) as usize;
+            let x = element_at(self.vectors.x.as_ptr(), col * self.vectors.stride + first);
+            (element(self.a.values.as_ptr(), k), x)
         }
     }
-}
 
-impl<T: Scalar> SpmmRows<T> for NarrowRows<'_, T> {
+    /// Products with `G` vectors of lanes, in `U` running sums each, so that no addition waits for
+    /// the previous one.
+    ///
+    /// # Safety
+    ///
+    /// As [`row`](Self::row), for its entries and these vectors.
     #[inline(always)]
     unsafe fn vectors<V: Vector<T>, const G: usize, const U: usize>(
         &self,
-        vectors: HostVectors<'_, T>,
-        row: usize,
+        entries: Range<usize>,
         first: usize,
         to: *mut T,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            let entries = self.entries(row);
             let mut sums = [[V::zero(); G]; U];
             let whole = entries.start + entries.len() / U * U;
             let mut k = entries.start;
             while k < whole {
-                ask_ahead_of(self.values, self.col_idx, k);
+                ask_ahead_of(self.a.values, self.a.col_idx, k);
                 for (u, sums) in sums.iter_mut().enumerate() {
-                    let (value, x) = self.entry(vectors, k + u, first);
+                    let (value, x) = self.entry(k + u, first);
                     let value = V::splat(value);
                     for (g, sum) in sums.iter_mut().enumerate() {
                         *sum = sum.mul_add(value, V::load(element_at(x, g * V::LANES)));
@@ -76,7 +165,7 @@ impl<T: Scalar> SpmmRows<T> for NarrowRows<'_, T> {
             }
             let (total, others) = sums.split_at_mut(1);
             for k in whole..entries.end {
-                let (value, x) = self.entry(vectors, k, first);
+                let (value, x) = self.entry(k, first);
                 let value = V::splat(value);
                 for (g, sum) in total[0].iter_mut().enumerate() {
                     *sum = sum.mul_add(value, V::load(element_at(x, g * V::LANES)));
@@ -91,25 +180,23 @@ impl<T: Scalar> SpmmRows<T> for NarrowRows<'_, T> {
         }
     }
 
+    /// Products with `K` vectors, fewer than a vector of lanes, in four running sums each.
+    ///
+    /// # Safety
+    ///
+    /// As [`row`](Self::row), for its entries and these vectors.
     #[inline(always)]
-    unsafe fn array<const K: usize>(
-        &self,
-        vectors: HostVectors<'_, T>,
-        row: usize,
-        first: usize,
-        to: *mut T,
-    ) {
+    unsafe fn array<const K: usize>(&self, entries: Range<usize>, first: usize, to: *mut T) {
         const U: usize = 4;
-        let entries = self.entries(row);
         let mut sums = [[T::ZERO; K]; U];
         let whole = entries.start + entries.len() / U * U;
         let mut k = entries.start;
         // SAFETY: the caller's promise.
         unsafe {
             while k < whole {
-                ask_ahead_of(self.values, self.col_idx, k);
+                ask_ahead_of(self.a.values, self.a.col_idx, k);
                 for (u, sums) in sums.iter_mut().enumerate() {
-                    let (value, x) = self.entry(vectors, k + u, first);
+                    let (value, x) = self.entry(k + u, first);
                     let x: [T; K] = read(x);
                     for v in 0..K {
                         sums[v] += value * x[v];
@@ -119,7 +206,7 @@ impl<T: Scalar> SpmmRows<T> for NarrowRows<'_, T> {
             }
             let [mut total, others @ ..] = sums;
             for k in whole..entries.end {
-                let (value, x) = self.entry(vectors, k, first);
+                let (value, x) = self.entry(k, first);
                 let x: [T; K] = read(x);
                 for v in 0..K {
                     total[v] += value * x[v];

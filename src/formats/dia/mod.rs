@@ -27,11 +27,10 @@ mod access;
 mod cpu;
 mod cuda;
 mod offsets;
-mod spmm;
 
 use super::{
-    Access, Costs, DeviceMatrix, Format, HostMatrix, HostSpmm, HostValueArrays, PlanArgs,
-    PlanProperties, Target, ValueArrays, Work, chain_us, megabytes, vector_bytes,
+    Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
+    Target, ValueArrays, Work, chain_us, megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, FormatProbe, Measure};
 use crate::device::cpu::{Output, for_each_part, partition};
@@ -245,10 +244,6 @@ impl<T: Scalar> HostMatrix<T> for HostDia<T> {
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         Ok(ValueArrays::Plain([&mut self.values, &mut []]))
-    }
-
-    fn spmm(&self) -> Option<&dyn HostSpmm<T>> {
-        Some(self)
     }
 
     fn matrix_bytes(&self) -> u64 {
