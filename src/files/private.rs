@@ -32,7 +32,7 @@ pub fn file_warnings() -> Vec<String> {
 }
 
 /// Writes the warnings that were not written before to standard error, a line each: for callers in
-/// other languages, who have no `tracing`.
+/// other languages, which have no `tracing`.
 pub fn print_file_warnings() {
     write_new_warnings(&mut io::stderr());
 }

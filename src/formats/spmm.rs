@@ -331,7 +331,7 @@ impl<T: Scalar> ResidentMatrix<T> {
     }
 }
 
-/// The matrix in CSR, the only format with kernels for SpMM on the CPU. None if it is in another one.
+/// The matrix, if it is in CSR, the only format with kernels for SpMM on the CPU.
 fn csr<T: Scalar>(matrix: &dyn HostMatrix<T>) -> Option<&HostCsr<T>> {
     (matrix as &dyn Any).downcast_ref()
 }

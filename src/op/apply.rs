@@ -114,10 +114,9 @@ impl<T: Scalar> SparseOp<T> {
     /// reading them ([`DeviceVec::to_vec`]) waits for it. Products on different streams are not
     /// ordered. On the CPU it is executed directly.
     ///
-    /// Exceptions: plans that cut rows (`csr(balanced)`, `coo`, `hyb`, `jds` with a tail) allocate
-    /// a number for every 2048 entries at the first SpMV on a stream, `tiles` one for every slot of
-    /// a stripe, `blocked` one for every part of a row and every hot column; `hyb` with `tail:host`
-    /// waits, and cannot be captured.
+    /// Exceptions: plans that add partial sums allocate working memory at the first SpMV on a
+    /// stream; their [formats](crate::formats) say how much. A plan with `tail:host` waits, and
+    /// cannot be captured.
     ///
     /// # Errors
     ///
@@ -150,8 +149,8 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// As [`apply_device`](Self::apply_device), with zeros and NaN as in
     /// [`apply_with`](Self::apply_with). The axpby epilogue of the kernel costs the reading of `y`.
-    /// In `coo`, `hyb`, `tiles`, `blocked` and `jds` with a tail the product is computed in a
-    /// buffer and then added, which costs two more passes through a vector of `nrows` elements,
+    /// A plan without that epilogue, of a format that adds partial sums, computes the product in a
+    /// buffer and then adds it, which costs two more passes through a vector of `nrows` elements,
     /// allocated at the first such product on a stream.
     ///
     /// The borrows ensure that `x` and the factors are not in `y`:

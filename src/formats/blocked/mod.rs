@@ -39,6 +39,9 @@
 //! 0, whose products are never stored. The entries of a row are in the order of its
 //! tiles; if its columns are not sorted, `order` has their original positions.
 //!
+//! The working memory on a GPU is a sum for every part of a split row, and an element of `x` for
+//! every hot column. There is no kernel with the axpby epilogue.
+//!
 //! Source: cache blocking, Im & Yelick, ICCS 2001, and Nishtala, Vuduc, Demmel & Yelick, AAECC 18,
 //! 2007; sums by flags and targets as in CSR5, Liu & Vinter, ICS 2015.
 #![doc = include_str!("operations.md")]

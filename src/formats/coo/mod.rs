@@ -14,6 +14,9 @@
 //! individually, the textbook kernel of a GPU: the order of the additions, and with it the last
 //! bits, vary between runs. On the CPU both run the same loop.
 //!
+//! The working memory of `coo` on a GPU is a sum and a row for every 2048 entries. It has no kernel
+//! with the axpby epilogue.
+//!
 //! Source: Bell & Garland, SC'09, §4.1; the SpMV is their segmented reduction, cut into equal
 //! parts.
 #![doc = include_str!("operations.md")]

@@ -16,6 +16,8 @@
 //! blocks until it is done, so that one is done at a time. It is never chosen automatically, only
 //! used on request. On the CPU `tail:host` has no effect.
 //!
+//! The working memory on a GPU is that of the COO part. There is no kernel with the axpby epilogue.
+//!
 //! Source: Bell & Garland, SC'09, §4.4; Kirk & Hwu, *Programming Massively Parallel Processors*,
 //! chapter "Sparse Matrix Computation" (the tail on the host). The rules for the width are in
 //! [`Width`].

@@ -18,6 +18,9 @@
 //! A GPU multiplies all sections in one launch or, with `launch:each`, every section in one of its
 //! own, as Kirk & Hwu do. On the CPU both are the same.
 //!
+//! With a `tail` the working memory on a GPU is that of the COO part, and there is no kernel with
+//! the axpby epilogue.
+//!
 //! Source: Saad, SIAM J. Sci. Stat. Comput. 10 (1989), §3; Kirk & Hwu, *Programming Massively
 //! Parallel Processors*, chapter "Sparse Matrix Computation" (sections). The section boundaries are
 //! described in [`Sectioning`].

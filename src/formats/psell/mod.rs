@@ -61,7 +61,8 @@
 //! row number is also a column number, so that a lane that lacks a slot can load that column.
 //!
 //! Rows longer than the plan's `split` are stored outside of the slices, as in CSR, cut into
-//! pieces. They are empty in their slice.
+//! pieces. They are empty in their slice. The working memory on a GPU is a sum and a counter for
+//! every piece.
 //!
 //! Slices and σ: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014).
 //! Indices in fewer bits: Willcock & Lumsdaine, ICS'06. Diagonals: Bell & Garland, SC'09, §4.1,

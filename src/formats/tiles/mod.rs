@@ -28,6 +28,9 @@
 //! the first column of the block, `positions` and `row_ends` from the first entry of the chunk; the
 //! position of a padded slot is `UNUSED`, its column and value are 0.
 //!
+//! The working memory on a GPU is a product for every slot of a stripe, and a sum for every chunk.
+//! There is no kernel with the axpby epilogue.
+//!
 //! Source: propagation blocking, Beamer, Asanović & Patterson, IPDPS 2017; Buono et al., ICS 2016.
 //! There bins are filled while the graph is traversed; here they are laid out in advance, for a
 //! matrix that is multiplied many times.
