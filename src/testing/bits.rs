@@ -1,5 +1,5 @@
-//! Reproducibility: every product of every plan repeats its bits, which do not depend on the number
-//! of threads. Solutions across processes: `cli/tests/determinism.rs`.
+//! Reproducibility: every product of every plan repeats its bits, in every process and with any
+//! number of threads. Solutions in several processes: `cli/tests/determinism.rs`.
 
 use super::conformance::{devices, fits, scattered};
 use super::spmm::apply_multi_device;
