@@ -86,7 +86,7 @@ fn an_existing_file_keeps_its_attributes() {
         fs::write(&path, "the old content").unwrap();
         let file = File::open(&path).unwrap();
         let (descriptor, at, len) = (file.as_raw_fd(), value.as_ptr().cast(), value.len());
-        // SAFETY: the descriptor is open, the name ends with a zero byte, and there are `len` bytes.
+        // SAFETY: the descriptor is open, the name ends with a zero, and there are `len` bytes.
         if unsafe { libc::fsetxattr(descriptor, name.as_ptr(), at, len, 0) } != 0 {
             println!("skipped: the file system has no {name:?}");
             continue;
