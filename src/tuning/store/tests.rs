@@ -175,7 +175,7 @@ fn damaged_entries_are_misses_and_are_replaced() {
         ("seconds: 0.5", "seconds: NaN"),
         ("packing: 0.25", "packing: -0.25"),
         ("packing: 0.25", "packing: 1e400"),
-        ("packing: 0.25, ", ""),
+        ("packing: 0.25,", ""),
     ] {
         assert!(text.contains(number), "{text}");
         fs::write(&path, sealed(&text.replacen(number, wrong, 1))).unwrap();
