@@ -98,13 +98,13 @@ fn failures_in(
     trial.run(faults, work, multiply);
 }
 
-/// Every failure of every kind, for every plan.
+/// Every failure of every kind, for a plan of each format, `csr(balanced)` and a check.
 fn every_failure(faults: &Faults) {
     let (gpu, a) = (Device::cuda(0).unwrap(), matrix());
     let all = env::var_os("SPARSEOP_TEST_LARGE").is_some();
     let plans = |kind: &FormatKind| kind.examples().iter().take(if all { usize::MAX } else { 1 });
     let plans: Vec<&str> = FormatKind::ALL.iter().flat_map(plans).copied().collect();
-    for name in ["check"].into_iter().chain(plans) {
+    for name in ["check", "csr(balanced)"].into_iter().chain(plans) {
         let tuning = tuning(name);
         failures_in(faults, (name, None), &a, |op, done| work(&gpu, &tuning, &a, op, done));
     }

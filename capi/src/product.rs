@@ -89,7 +89,10 @@ pub unsafe extern "C" fn sparseop_apply_transpose(
 }
 
 /// Y = A X for `count` vectors (SpMM), in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the
-/// lengths are those of all vectors together. Otherwise as sparseop_apply.
+/// lengths are those of all vectors together. Many plans pack the matrix a second time at the
+/// first such product, and csr(balanced) on a GPU at the first with more than 4 vectors in f32,
+/// or 2 in f64. This packing counts towards the memory limit: SPARSEOP_STATUS_OUT_OF_MEMORY if
+/// it does not fit. Otherwise as sparseop_apply.
 ///
 /// # Safety
 ///
@@ -177,7 +180,9 @@ pub unsafe extern "C" fn sparseop_apply_transpose_device(
     })
 }
 
-/// Y = A X for `count` vectors; otherwise as sparseop_apply_device and sparseop_apply_multi.
+/// Y = A X for `count` vectors; otherwise as sparseop_apply_device and sparseop_apply_multi. A
+/// second packing is waited for, and is no part of a graph: make the first such product before
+/// the stream is captured.
 ///
 /// # Safety
 ///

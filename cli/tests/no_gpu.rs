@@ -144,6 +144,21 @@ fn prefers_the_cpu(driver: &TempDir, reason: &str, cache: &Path) -> [String; 2] 
 }
 
 #[test]
+fn a_driver_that_is_absent() {
+    let nothing = tempfile::tempdir().unwrap();
+    let (listed, _) = output(with_driver(&nothing, &["devices"]), 0);
+    if listed.contains("libcuda cannot be loaded") {
+        falls_back(Some(nothing), "no NVIDIA driver");
+    } else {
+        println!("left out: this machine has a driver");
+    }
+    // Files with its names that are no libraries.
+    let folder = tempfile::tempdir().unwrap();
+    NAMES.iter().for_each(|name| fs::write(folder.path().join(name), "no library").unwrap());
+    falls_back(Some(folder), "no NVIDIA driver");
+}
+
+#[test]
 fn the_stub_of_the_toolkit() {
     falls_back(driver(&[("cuInit", "_: u32", "34")]), "stub");
 }
@@ -376,6 +391,7 @@ fn a_compiler_that_fails_or_returns_garbage() {
     for (replaced, reason) in [
         (&[("nvrtcVersion", "", "1")][..], "does not state its version"),
         (&[("nvrtcCreateProgram", "", "5")], "error 5"),
+        (&[("nvrtcCreateProgram", "", UNKNOWN)], UNKNOWN),
         (&[("nvrtcCompileProgram", "", "11")], "error 11"),
         (&[size("*bytes = usize::MAX; 0")], "no valid code"),
         (&[size("*bytes = 1 << 40; 0")], "no valid code"),

@@ -71,6 +71,12 @@ fn torn_lines_are_measured_again_and_stale_ones_are_not_used() {
         assert_eq!(fs::read_to_string(&journal).unwrap(), whole);
     }
 
+    // A measurement with a number that cannot be, and one without a number.
+    for (from, to) in [("cv:", "cv:-1"), ("cv:", "other:")] {
+        assert!(whole.contains(from), "{whole}");
+        fs::write(&journal, whole.replacen(from, to, 1)).unwrap();
+        assert_eq!(json(&budget)["reused"], 0, "{to}");
+    }
     for (from, to) in [
         ("kernels:\"cpu-", "kernels:\"old-"),
         ("layout:2", "layout:7"),
@@ -470,6 +476,8 @@ fn kept_measurements_give_the_same_profile_again() {
         (changed("copy_bandwidth:Some(", "copy_bandwidth:Some(-"), "line 1: its ceilings must be"),
         (changed("nrows:", "nrows:1844674407370"), "line 2: nrows of `gallery:small"),
         (changed("cv:", "cv:-1"), "line 2: cv of `gallery:small"),
+        (changed("cv:", "cv:inf,mean:"), "line 2: "),
+        (changed("cv:", "other:"), "line 2: "),
         (changed("class:\"", "class:\"\\u{1b}"), "line 2: its names are"),
     ] {
         fs::write(&strange, text).unwrap();

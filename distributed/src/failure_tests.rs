@@ -84,6 +84,14 @@ fn ranks_that_differ_are_refused_by_all() {
         let message = error.as_ref().unwrap().to_string();
         assert!(message.contains("ranks 0 and 2 have different rows of the matrix (7 and 6)"));
     }
+    let moved = errors(&ranks, |rank| {
+        let offsets = if rank.rank() == 2 { [0, 1, 4, 6] } else { [0, 2, 4, 6] };
+        part::<f64>(rank, &offsets, 2)
+    });
+    for error in &moved {
+        let message = error.as_ref().unwrap().to_string();
+        assert!(message.contains("ranks 0 and 2 have different partitions of the rows"));
+    }
     let cut = errors(&ranks, |rank| part::<f64>(rank, &[0, 3, 6], 2));
     for error in &cut {
         let message = error.as_ref().unwrap().to_string();

@@ -153,6 +153,86 @@ impl SharedSums for TreeSums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::gpu_part_rows;
+    use crate::partition::Partition;
+    use crate::threads::{ThreadRank, on_threads};
+    use sparseop::device::fused::{Code, Dots, Passes, Program};
+    use sparseop::{Device, DeviceVec, Stream};
+    use sparseop_testkit::{gpu, x_vector};
+    use std::time::Duration;
+
+    /// Numbers of elements with more than 4096 blocks, on the CPU and on GPUs.
+    const MANY_BLOCKS: usize = 300_001;
+    const MANY_GPU_BLOCKS: usize = 16_800_001;
+
+    /// Bits of the sums of the elements of `x` and of their squares, with a part on each device.
+    fn shared_sums(devices: &[Device], x: &[f32]) -> [u64; 2] {
+        let (limit, on_gpus) = (Duration::from_secs(60), devices[0] != Device::Cpu);
+        let group = on_gpus.then(|| PeerGroup::new(devices, limit).unwrap());
+        // Parts of different sizes.
+        let work = |row: usize| (row * row) as u64;
+        let partition = Partition::balanced(x.len(), devices.len(), work).unwrap();
+        let granularity = if on_gpus { gpu_part_rows(x.len()) } else { 1 };
+        let partition = partition.rounded(granularity);
+        let ranks = ThreadRank::group(devices.len(), limit, group.clone());
+        // No part waits for another one while one loads kernels.
+        let made = on_threads(&ranks, ranks.clone(), |rank| {
+            let (device, own) = (&devices[rank.rank()], partition.rows(rank.rank()));
+            let mut passes = Passes::new(&Stream::new(device)?, 64, Code::new())?;
+            let sums = TreeSums::new(rank, partition.offsets(), group.as_ref())?;
+            passes.share_sums(Arc::new(sums))?;
+            Ok((passes, DeviceVec::from_slice(device, &x[own])?))
+        });
+        let call = group.as_ref().map(|group| group.call());
+        let found = on_threads(&ranks, made.unwrap(), |(mut passes, x)| {
+            let mut sum = || {
+                let (at, then) = (8, Program::default());
+                passes.dots(Dots {
+                    of: &x,
+                    with: None,
+                    and: Some(&x),
+                    at,
+                    then,
+                    backward: false,
+                })?;
+                passes.read()
+            };
+            let registers = match &call {
+                Some(call) => call.run(sum),
+                None => sum(),
+            }?;
+            Ok([registers[8].to_bits(), registers[9].to_bits()])
+        });
+        let found = found.unwrap();
+        assert!(found.iter().all(|sums| *sums == found[0]), "{found:?}");
+        found[0]
+    }
+
+    /// Checks that sums of one to three parts on some devices have the same bits, and are right.
+    fn sums_do_not_depend_on_parts(devices: &[Device], len: usize) {
+        let x = x_vector::<f32>(len);
+        let found: Vec<_> =
+            (1..=devices.len()).map(|parts| shared_sums(&devices[..parts], &x)).collect();
+        assert!(found.iter().all(|sums| *sums == found[0]), "{found:?}");
+        let exact = x.iter().map(|&x| f64::from(x)).fold([0.0; 2], |sums, x| add(sums, [x, x * x]));
+        let near = |at: usize| (f64::from_bits(found[0][at]) - exact[at]).abs() <= 1e-9 * exact[1];
+        assert!(near(0) && near(1), "{found:?}, {exact:?}");
+    }
+
+    #[test]
+    fn sums_of_more_than_4096_blocks_have_the_bits_of_one_part() {
+        assert!(MANY_BLOCKS.div_ceil(block_rows(MANY_BLOCKS)) > 4096);
+        sums_do_not_depend_on_parts(&[const { Device::Cpu }; 3], MANY_BLOCKS);
+    }
+
+    #[test]
+    fn sums_of_more_than_4096_blocks_have_the_bits_of_one_gpu() {
+        assert!(MANY_GPU_BLOCKS.div_ceil(gpu_block_rows(MANY_GPU_BLOCKS)) > 4096);
+        if gpu().is_some() {
+            let gpus = Device::gpus();
+            sums_do_not_depend_on_parts(&gpus[..gpus.len().min(3)], MANY_GPU_BLOCKS);
+        }
+    }
 
     #[test]
     fn a_tree_has_the_same_bits_however_it_is_cut() {

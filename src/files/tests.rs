@@ -74,21 +74,32 @@ fn an_existing_file_keeps_its_permissions_and_its_hard_links() {
 #[test]
 fn an_existing_file_keeps_its_attributes() {
     use std::os::fd::AsRawFd;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
-    fs::write(&path, "the old content").unwrap();
-    let file = File::open(&path).unwrap();
-    let (name, value) = (c"user.origin".as_ptr(), c"me");
-    // SAFETY: the descriptor is open, the name ends with a zero byte, and the value has two bytes.
-    let set = unsafe { libc::fsetxattr(file.as_raw_fd(), name, value.as_ptr().cast(), 2, 0) };
-    if set != 0 {
-        println!("skipped: the file system has no attributes");
-        return;
+    // Version 2: tag, permissions and number of the owner, user 1234, group, mask and others.
+    let entries = [(1, 6, !0), (2, 4, 1234), (4, 4, !0), (16, 4, !0), (32, 0, !0)];
+    let entry = |(tag, permissions, number): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &number.to_le_bytes()].concat()
+    };
+    let list = [vec![2, 0, 0, 0], entries.map(entry).concat()].concat();
+    for (name, value) in [(c"user.origin", b"me".to_vec()), (c"system.posix_acl_access", list)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "the old content").unwrap();
+        let file = File::open(&path).unwrap();
+        let (descriptor, at, len) = (file.as_raw_fd(), value.as_ptr().cast(), value.len());
+        // SAFETY: the descriptor is open, the name ends with a zero, and there are `len` bytes.
+        if unsafe { libc::fsetxattr(descriptor, name.as_ptr(), at, len, 0) } != 0 {
+            println!("skipped: the file system has no {name:?}");
+            continue;
+        }
+        write_atomically(&path, |out| out.write_all(b"new")).unwrap();
+        let (file, mut found) = (File::open(&path).unwrap(), vec![0u8; len + 1]);
+        let to = found.as_mut_ptr().cast();
+        // SAFETY: as above, and there is room for one byte more.
+        let read = unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), to, len + 1) };
+        assert_eq!((read, &found[..len]), (len as isize, &value[..]), "{name:?}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
     }
-    write_atomically(&path, |out| out.write_all(b"new")).unwrap();
-    assert!(has_attributes(&File::open(&path).unwrap()));
-    assert_eq!(fs::read_to_string(&path).unwrap(), "new");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
 }
 
 #[cfg(unix)]
@@ -247,6 +258,38 @@ fn a_folder_that_is_exchanged_is_written_and_cleared_no_more() {
     assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
 }
 
+/// Messages of the warnings that `tracing` receives.
+#[derive(Clone, Default)]
+struct Events(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Events {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{value:?}"));
+    }
+}
+
+impl tracing::Subscriber for Events {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
 #[cfg(unix)]
 #[test]
 fn a_warning_is_written_once() {
@@ -256,7 +299,12 @@ fn a_warning_is_written_once() {
     private.write("entry", |out| out.write_all(b"x")).unwrap();
     let path = folder.path().join("a/entry");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
-    private.read("entry", 1).unwrap_err();
+    let events = Events::default();
+    tracing::subscriber::with_default(events.clone(), || {
+        (0..2).for_each(|_| drop(private.read("entry", 1).unwrap_err()));
+    });
+    let events = events.0.lock().unwrap();
+    assert!(events.len() == 1 && events[0].contains(path.to_str().unwrap()), "{events:?}");
     let lines = || {
         let mut out = Vec::new();
         write_new_warnings(&mut out);

@@ -100,7 +100,8 @@ impl<T: Scalar> SparseOp<T> {
     /// launches of the graph would not update it.
     ///
     /// Neither waits nor allocates, except at the first update of an operator that was not built
-    /// with [`updatable`](SparseOpBuilder::updatable). Otherwise as
+    /// with [`updatable`](SparseOpBuilder::updatable), and where it drops a transposed matrix or a
+    /// second packing: memory is freed after the work with it. Otherwise as
     /// [`update_values`](Self::update_values).
     ///
     /// # Errors

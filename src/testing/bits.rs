@@ -1,14 +1,16 @@
-//! Reproducibility: every product of every plan repeats its bits, which do not depend on the number
-//! of threads. Reproducibility across processes: `cli/tests/determinism.rs`.
+//! Reproducibility: every product of every plan repeats its bits, in every process and with any
+//! number of threads. Solutions in several processes: `cli/tests/determinism.rs`.
 
 use super::conformance::{devices, fits, scattered};
 use super::spmm::apply_multi_device;
-use super::x_vector;
+use super::{child, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{FormatKind, Layout, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
+use std::fmt::Write;
+use std::fs;
 
 /// Number of repetitions of a product.
 const REPEATS: usize = 200;
@@ -151,6 +153,42 @@ fn every_product_repeats_its_bits_in_f32() {
 #[test]
 fn every_product_repeats_its_bits_in_f64() {
     devices().iter().for_each(repeat::<f64>);
+}
+
+/// A line for every product of every plan on a device, with a hash of its bits.
+fn hashes<T: Scalar>(device: &Device) -> String {
+    let a = skewed::<T>(device);
+    let vectors = Vectors::new(device, &a);
+    let mut lines = String::new();
+    for plan in plans(&a).iter().filter(|plan| plan.is_deterministic()) {
+        let op = operator(device, plan, &a);
+        for (name, len, product) in products(&op) {
+            let found = bits(&op, &vectors, len, product);
+            let hash = found.iter().fold(0u64, |hash, bits| hash.wrapping_mul(31) ^ bits);
+            writeln!(lines, "{name}, {plan} in {} on {device}: {hash:x}", T::KIND).unwrap();
+        }
+    }
+    lines
+}
+
+#[test]
+fn every_product_has_the_same_bits_in_every_process() {
+    const NAME: &str = "testing::bits::every_product_has_the_same_bits_in_every_process";
+    /// Environment variable of a process: the file for its hashes.
+    const FILE: &str = "SPARSEOP_TEST_BITS";
+    if let Some(file) = std::env::var_os(FILE) {
+        let of = |device| hashes::<f32>(device) + &hashes::<f64>(device);
+        return fs::write(file, devices().iter().map(of).collect::<String>()).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| {
+        let file = folder.path().join(name);
+        child::finish(child::start(NAME, (FILE, file.to_str().unwrap())));
+        fs::read_to_string(file).unwrap()
+    });
+    let changed: Vec<_> = first.lines().zip(second.lines()).filter(|(a, b)| a != b).collect();
+    assert!(changed.is_empty() && first.len() == second.len(), "{changed:?}");
+    assert!(first.lines().count() > 12 * FormatKind::ALL.len(), "{first}");
 }
 
 fn threads<T: Scalar>() {

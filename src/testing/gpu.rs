@@ -1,8 +1,7 @@
 //! Tests of GPU-specific behaviour. Without a GPU every test prints a message and passes.
 
-use super::child;
 use super::conformance::{fits, product, scattered};
-use super::devices::{few_cases, gpu, keep_busy};
+use super::devices::gpu;
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{CsrSource, Device, DeviceVec, Stream};
@@ -13,7 +12,6 @@ use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
 use crate::tuning::stopwatch::time_batch;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
-use std::time::Instant;
 
 #[test]
 fn ceilings_are_those_of_a_gpu_and_measured_once() {
@@ -116,43 +114,6 @@ fn many_streams_and_threads_share_an_operator() {
             }
         });
     }
-}
-
-/// In a process of its own: a thread that frees memory waits for the GPU, and the driver keeps all
-/// others of the process waiting.
-#[test]
-fn work_on_a_stream_is_enqueued_and_returns_before_it_is_done() {
-    const NAME: &str = "testing::gpu::work_on_a_stream_is_enqueued_and_returns_before_it_is_done";
-    const CHILD: &str = "SPARSEOP_TEST_ENQUEUED";
-    let device = gpu();
-    if std::env::var_os(CHILD).is_some() {
-        assert_enqueued(device.expect("the parent process has one"));
-    } else if device.is_some() {
-        child::finish(child::start(NAME, (CHILD, "1")));
-    }
-}
-
-fn assert_enqueued(device: &Device) {
-    let a = skewed::<f64>();
-    let builder = SparseOpBuilder::new().device(device.clone()).updatable(true);
-    let plan = "csr(balanced)".parse().unwrap();
-    let mut op = builder.tuning(Tuning::Fixed(plan)).build(&a).unwrap();
-    let stream = Stream::new(device).unwrap();
-    let x = DeviceVec::from_slice(device, &x_vector::<f64>(a.ncols())).unwrap();
-    let values = DeviceVec::from_slice(device, a.values()).unwrap();
-    let mut y = DeviceVec::zeros(device, a.nrows()).unwrap();
-    // The first product on a stream and the first new values allocate.
-    op.apply_device(&stream, &x, &mut y).unwrap();
-    op.update_values_device(&stream, &values).unwrap();
-    let _busy = keep_busy(&op, &stream, &x, &mut y);
-    let begin = Instant::now();
-    op.apply_device(&stream, &x, &mut y).unwrap();
-    op.update_values_device(&stream, &values).unwrap();
-    let enqueued = begin.elapsed();
-    stream.synchronize().unwrap();
-    let done = begin.elapsed();
-    // Times under a tool are those of the tool.
-    assert!(few_cases() || 2 * enqueued < done, "{enqueued:?} of {done:?}");
 }
 
 #[test]

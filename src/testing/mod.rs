@@ -13,6 +13,7 @@ mod device_analysis;
 #[allow(unreachable_pub)]
 #[path = "../../testkit/src/devices.rs"]
 mod devices;
+mod enqueued;
 mod epilogue;
 mod few;
 mod foreign;

@@ -127,12 +127,12 @@ fn objects_on_another_device() {
     }
 }
 
-#[test]
-fn numbers_that_are_none_reach_the_rows_that_touch_them() {
+/// Checks which rows an infinity or NaN in `x` reaches: exactly those with an entry in its column.
+fn reaches_exactly_the_rows_with_an_entry<T: Scalar>() {
     const ROWS: usize = 150;
     const COLUMNS: usize = 211;
     // Empty, short and long rows, and columns without an entry.
-    let a = scattered::<f64>(ROWS, COLUMNS, |row| match row % 25 {
+    let a = scattered::<T>(ROWS, COLUMNS, |row| match row % 25 {
         0 | 7 => 0,
         12 => 90,
         _ => 1 + row % 6,
@@ -140,40 +140,49 @@ fn numbers_that_are_none_reach_the_rows_that_touch_them() {
     let (transposed, analysis) = (a.transpose(), Analysis::of(a.view()));
     let plans = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
     let plans = plans.map(|text| text.parse::<Plan>().unwrap());
-    let plans: Vec<Plan> = plans.filter(|plan| fits(plan, &analysis, f64::KIND)).collect();
+    let plans: Vec<Plan> = plans.filter(|plan| fits(plan, &analysis, T::KIND)).collect();
     assert!(plans.len() > FormatKind::ALL.len());
     for (device, plan) in devices().iter().flat_map(|d| plans.iter().map(move |plan| (d, plan))) {
         let builder = SparseOpBuilder::new().device(device.clone());
         let op = builder.tuning(Tuning::Fixed(plan.clone())).build(&a).unwrap();
-        let check = |a: &CsrMatrix<f64>, at: usize, bad: f64, y: &[f64]| {
+        let check = |a: &CsrMatrix<T>, at: usize, bad: f64, y: &[T]| {
             for (row, y) in y.iter().enumerate() {
                 let is_reached = a.view().row(row).0.contains(&(at as u32));
-                assert_eq!(y.is_finite(), !is_reached, "{bad} at {at}, row {row}, {plan}: {y}");
+                assert_eq!(y.to_f64().is_finite(), !is_reached, "{bad} at {at}, row {row}, {plan}");
             }
         };
         // Padding may stand for the first column, the last or any other.
         for at in [0, 1, ROWS / 2, ROWS - 1, COLUMNS - 1] {
             for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-                let (mut x, mut y) = (vec![1.0; COLUMNS], vec![0.0; ROWS]);
-                x[at] = bad;
+                let (mut x, mut y) = (vec![T::ONE; COLUMNS], vec![T::ZERO; ROWS]);
+                x[at] = T::from_f64(bad);
                 op.apply(&x, &mut y).unwrap();
                 check(&a, at, bad, &y);
-                let many: Vec<f64> = x.iter().flat_map(|x| [*x; 3]).collect();
-                let mut results = vec![0.0; 3 * ROWS];
-                apply_multi(&op, 3, &many, &mut results, RowMajor).unwrap();
-                (0..3).for_each(|k| {
-                    let one: Vec<f64> = results.iter().skip(k).step_by(3).copied().collect();
-                    check(&a, at, bad, &one);
-                });
+                // As many as `csr(balanced)` multiplies by chunks, and more.
+                for count in [2, 3, 8] {
+                    let many: Vec<T> = x.iter().flat_map(|x| vec![*x; count]).collect();
+                    let mut results = vec![T::ZERO; count * ROWS];
+                    apply_multi(&op, count, &many, &mut results, RowMajor).unwrap();
+                    (0..count).for_each(|k| {
+                        let one: Vec<T> = results.iter().skip(k).step_by(count).copied().collect();
+                        check(&a, at, bad, &one);
+                    });
+                }
                 if at < ROWS {
-                    let (mut x, mut y) = (vec![1.0; ROWS], vec![0.0; COLUMNS]);
-                    x[at] = bad;
+                    let (mut x, mut y) = (vec![T::ONE; ROWS], vec![T::ZERO; COLUMNS]);
+                    x[at] = T::from_f64(bad);
                     op.apply_transpose(&x, &mut y).unwrap();
                     check(&transposed, at, bad, &y);
                 }
             }
         }
     }
+}
+
+#[test]
+fn numbers_that_are_none_reach_the_rows_that_touch_them() {
+    reaches_exactly_the_rows_with_an_entry::<f32>();
+    reaches_exactly_the_rows_with_an_entry::<f64>();
 }
 
 #[test]

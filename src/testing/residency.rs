@@ -3,6 +3,7 @@
 use super::child;
 use super::conformance::{check_on, few_cases, fits, small};
 use super::devices::gpu;
+use super::spmm::{Case, several};
 use crate::Scalar;
 use crate::analysis::Analysis;
 use crate::device::{Device, Residency, TEST_L2_BYTES};
@@ -13,6 +14,12 @@ use rayon::prelude::*;
 /// Sizes of an L2 that hold a part of some matrices, of one block and of many blocks. Larger ones
 /// are streamed, and smaller ones stay.
 const L2_BYTES: [&str; 2] = ["20000", "200000"];
+
+/// Plans with kernels of their own for SpMM, and numbers of vectors: one unit or two. For more
+/// vectors than a unit `csr(balanced)` has a packing in slices.
+const SPMM_PLANS: [&str; 3] =
+    ["csr(balanced)", "psell(sigma:1,warps:1)", "psell(sigma:512,group:4,warps:1)"];
+const SPMM_COUNTS: [usize; 2] = [2, 4];
 
 /// The size of the L2 is one for the whole process, so that each has a process of its own.
 #[test]
@@ -30,8 +37,8 @@ fn kernels_for_matrices_larger_than_the_l2_conform() {
     L2_BYTES.iter().for_each(|bytes| child::finish(child::start(NAME, (TEST_L2_BYTES, bytes))));
 }
 
-/// Checks every example plan of every format on the small awkward matrices. Some of them are
-/// streamed, and of some a part stays in the L2.
+/// Checks every example plan of every format on the small awkward matrices, and SpMM. Some of them
+/// are streamed, and of some a part stays in the L2.
 fn check<T: Scalar>(device: &Device) {
     let matrices: Vec<_> = small::<T>().collect();
     let texts: Vec<_> = FormatKind::ALL.iter().flat_map(|kind| kind.examples()).collect();
@@ -43,7 +50,14 @@ fn check<T: Scalar>(device: &Device) {
             check_on(device, &plan, a, &format!("{plan} on {name} in {}", T::KIND));
         }
     });
-    for plan in ["csr(vector:8)", "psell(sigma:1,warps:1)"] {
+    matrices.par_iter().for_each(|(name, a)| {
+        let case = Case::with(a.clone(), &SPMM_COUNTS);
+        for text in SPMM_PLANS {
+            let op = case.operator(device, &text.parse().unwrap());
+            several(&op, &case, &format!("{text} on {name} in {}", T::KIND));
+        }
+    });
+    for plan in ["csr(vector:8)", "csr(balanced)", "psell(sigma:1,warps:1)"] {
         let found = matrices.iter().map(|(_, a)| residency(device, plan, a).to_string());
         let found: Vec<_> = found.collect();
         let any = |text| found.iter().any(|residency| residency.contains(text));

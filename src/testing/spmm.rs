@@ -36,7 +36,7 @@ impl<T: Scalar> Case<T> {
         Self::with(a, counts)
     }
 
-    fn with(a: CsrMatrix<T>, counts: &'static [usize]) -> Self {
+    pub(super) fn with(a: CsrMatrix<T>, counts: &'static [usize]) -> Self {
         let most = counts.iter().copied().max().unwrap_or(0);
         let vectors: Vec<Vec<T>> = (0..most).map(|v| different(a.ncols(), v)).collect();
         let oracles = vectors.iter().map(|x| Oracle::of(a.view(), x)).collect();
@@ -158,7 +158,8 @@ pub(crate) fn check_spmm<T: Scalar>(format: FormatKind) {
     }
 }
 
-fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
+/// Checks SpMM with every number of vectors of a case, in host memory and on the device.
+pub(super) fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
     for &k in case.counts {
         for layout in LAYOUTS {
             let x = case.x(k, layout);

@@ -306,6 +306,19 @@ mod tests {
                 scope.spawn(move || share(folder, n));
             }
         });
+        // While the folder is deleted an entry is whole or a miss.
+        let cache = cache(&folder);
+        std::thread::scope(|scope| {
+            let deleting = scope.spawn(|| {
+                (0..200).for_each(|_| drop(fs::remove_dir_all(cache.folder())));
+            });
+            while !deleting.is_finished() {
+                let _ = cache.store("a", CODE);
+                assert!(cache.load("a").is_none_or(|found| found == CODE));
+            }
+        });
+        cache.store("a", CODE).unwrap();
+        assert_eq!(cache.load("a").as_deref(), Some(CODE));
     }
 
     /// Stores and loads an entry that others store, too.

@@ -174,6 +174,8 @@ fn damaged_entries_are_misses_and_are_replaced() {
         ("spread: Some(0.00001)", "spread: Some(-inf)"),
         ("seconds: 0.5", "seconds: NaN"),
         ("packing: 0.25", "packing: -0.25"),
+        ("packing: 0.25", "packing: 1e400"),
+        ("packing: 0.25,", ""),
     ] {
         assert!(text.contains(number), "{text}");
         fs::write(&path, sealed(&text.replacen(number, wrong, 1))).unwrap();
@@ -255,6 +257,19 @@ fn many_share_a_folder() {
         }
     });
     assert_eq!(fs::read_dir(store.folder()).unwrap().count(), 1, "nothing is left behind");
+    // While the folder is deleted an entry is whole or a miss.
+    std::thread::scope(|scope| {
+        let deleting = scope.spawn(|| {
+            (0..200).for_each(|_| drop(fs::remove_dir_all(store.folder())));
+        });
+        while !deleting.is_finished() {
+            let _ = store.keep(&entry());
+            let found = store.find(&key(), &Device::Cpu.spec());
+            assert!(found.is_err() || found == Ok(entry()), "{found:?}");
+        }
+    });
+    store.keep(&entry()).unwrap();
+    assert_eq!(store.find(&key(), &Device::Cpu.spec()), Ok(entry()));
 }
 
 #[test]
