@@ -192,9 +192,8 @@ pub enum Error {
     },
     /// A matrix with new values for an operator has another pattern.
     #[error(
-        "the matrix, {nrows} x {ncols} with {nnz} entries, has not the pattern that the operator \
-         was built for, which has {expected} \
-         entries; build another operator"
+        "the matrix, {nrows} x {ncols} with {nnz} entries, does not have the pattern that the \
+         operator was built for, which has {expected} entries; build another operator"
     )]
     OtherPattern {
         /// Rows of the matrix.
@@ -219,12 +218,12 @@ pub enum Error {
     },
     /// A product needs a copy of the matrix, which launches of a graph would not update.
     #[error(
-        "products {product} need a copy of the matrix, but a graph updates the values of the \
+        "{product} need a copy of the matrix, but a graph updates the values of the \
          operator and not of copies; \
          update them outside of graphs, or build an operator for these products alone"
     )]
     UpdatedByGraph {
-        /// `with several vectors` or `with the transposed matrix`.
+        /// `SpMMs` or `products with the transposed matrix`.
         product: &'static str,
     },
     /// The values of a packed matrix cannot be replaced.

@@ -216,14 +216,14 @@ fn products(device: &Device) {
         right(&y, AX, "scaled");
         ok(sparseop_apply_transpose_device(operator, stream, at(&x), 4, yp, 4));
         right(&y, [1003.0, 200.0, 401.0, 1100.0], "transposed");
-        let (several, mut products) = (on(&[X, X].concat()), on(&[0.0; 8]));
+        let (multi, mut products) = (on(&[X, X].concat()), on(&[0.0; 8]));
         let place = at(&products).cast_mut();
         ok(sparseop_apply_multi_device(
             operator,
             stream,
             2,
             SPARSEOP_COLUMN_MAJOR,
-            at(&several),
+            at(&multi),
             8,
             place,
             8,

@@ -11,15 +11,15 @@ use sparseop_distributed::{Link, ScalingStep, simulate};
 /// Largest number of ranks.
 const MAX: usize = 1 << 20;
 
-/// Efficiency, speed-up over the ratio of the ranks, below which more ranks do not pay.
+/// Least useful efficiency: speed-up over the ratio of the numbers of ranks.
 const EFFICIENT: f64 = 0.5;
 
 /// Predicted products on many ranks: parts, messages, and the number of ranks where scaling ends
 ///
 /// The matrix is partitioned for every number of ranks, and messages are counted; nothing is
-/// multiplied. A rank is a machine like that of the profile. The time of its rows is predicted for
-/// the part with the most work, that of messages from the given link. Messages are under way while
-/// rows without elements of other parts are multiplied.
+/// multiplied. A rank is a machine like that of the profile. Compute time is that of the part with
+/// the most work. Message time follows from the latency and bandwidth of the link. Messages overlap
+/// with interior rows.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -92,7 +92,7 @@ struct ScalingEnd {
     /// Largest number of ranks with an efficiency of at least [`EFFICIENT`].
     efficient: usize,
     efficient_us: f64,
-    /// Time on the fewest ranks over that.
+    /// Speed-up at `efficient` ranks over the fewest ranks.
     speedup: f64,
     /// Number of ranks with the least time.
     fastest: usize,
@@ -100,7 +100,7 @@ struct ScalingEnd {
 }
 
 impl ScalingEnd {
-    /// End for the times of some numbers of ranks; `None` if they are unknown.
+    /// Finds where scaling ends. `None` if the profile predicts no times.
     fn of(steps: &[ScalingStep], time: impl Fn(&ScalingStep) -> f64) -> Option<Self> {
         let (first, us) = (steps.first()?, |step: &ScalingStep| time(step) * 1e6);
         let speedup = |step: &ScalingStep| us(first) / us(step);

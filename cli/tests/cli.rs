@@ -194,9 +194,8 @@ fn several_vectors_and_the_transposed_matrix_are_compared_with_what_they_replace
     let name = |run: &Value| {
         format!("{} {}", run["engine"].as_str().unwrap(), run["plan"].as_str().unwrap())
     };
-    let several =
-        ["--vectors", "3", "--layout", "column", "--baselines", "none", "--device", "cpu"];
-    let report = &json(&[&bench[..], &several].concat())[0];
+    let multi = ["--vectors", "3", "--layout", "column", "--baselines", "none", "--device", "cpu"];
+    let report = &json(&[&bench[..], &multi].concat())[0];
     assert_eq!((&report["vectors"], &report["layout"]), (&3.into(), &"column".into()));
     let runs = report["runs"].as_array().unwrap();
     assert!(

@@ -113,7 +113,7 @@ int main(void) {
     expect(y[1], row_sum(offsets, values, 1), "transposed product");
     check(sparseop_apply_multi(op, VECTORS, SPARSEOP_ROW_MAJOR, x, VECTORS * ROWS, y, VECTORS * ROWS), "apply_multi");
     for (int v = 0; v < VECTORS; v++) {
-        expect(y[SIDE * VECTORS + v], row_sum(offsets, values, SIDE), "product with several vectors");
+        expect(y[SIDE * VECTORS + v], row_sum(offsets, values, SIDE), "SpMM");
     }
     for (size_t k = 0; k < nnz; k++) {
         values[k] += (double)(k % 3);

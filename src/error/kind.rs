@@ -157,7 +157,7 @@ mod tests {
             (io("read"), ErrorKind::Io),
             (Error::Market { path: file(), line: Some(3), message: message() }, ErrorKind::Io),
             (Error::Profile { origin: text(), message: message() }, ErrorKind::Io),
-            (Error::UpdatedByGraph { product: "with several vectors" }, ErrorKind::Unsupported),
+            (Error::UpdatedByGraph { product: "SpMMs" }, ErrorKind::Unsupported),
             (
                 Error::NotConverged {
                     method: "cg",

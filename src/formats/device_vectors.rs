@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_stored_whole_only_where_they_are() {
+    fn only_aligned_and_complete_units_are_stored_whole() {
         let whole = |y, stride, count| vectors::<f32>(0, stride, y, count).is_whole(4);
         assert_eq!(
             [whole(16, 8, 8), whole(8, 8, 8), whole(16, 6, 4), whole(16, 8, 6)],

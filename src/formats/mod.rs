@@ -46,8 +46,6 @@ pub use encoded::ValueEncoding;
 pub(crate) use pack_source::PackSource;
 pub(crate) use plan_text::PlanArgs;
 pub(crate) use properties::PlanProperties;
-#[doc(hidden)]
-pub use psell::SPLIT_ROWS;
 pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;

@@ -12,9 +12,8 @@ const ROW_WORK: u64 = 2;
 /// Maximum number of rows of a launch, which counts them in 32 bits.
 const LAUNCH_ROWS: usize = 1 << 30;
 
-/// Buffers and kernels of scaled SpMVs beside the matrix, created on first use. On a GPU nothing if
-/// the format's own kernels have the axpby epilogue; otherwise, and on the CPU, a buffer for the
-/// product before it is scaled.
+/// Buffers and kernels of scaled SpMVs beside the matrix, created on first use. A buffer holds the
+/// product before it is scaled. GPU kernels with the axpby epilogue need none.
 #[derive(Debug)]
 pub(crate) struct Scaler<T> {
     nrows: usize,
@@ -126,7 +125,7 @@ impl<T: Scalar> Scaler<T> {
         y: Ptr<T>,
         by: Scaling<'_, T>,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise, for all of it; the product has as many elements as `y`.
+        // SAFETY: the caller's promise; the product buffer is as long as `y`.
         unsafe {
             self.enqueue_scale(
                 gpu,
@@ -139,8 +138,8 @@ impl<T: Scalar> Scaler<T> {
         }
     }
 
-    /// Enqueues `y = alpha p + beta y` for the product `p` that `multiply` enqueues; or the work
-    /// that `fused` enqueues, if it can do all in one.
+    /// Enqueues `y = alpha p + beta y` for the product `p` that `multiply` enqueues. If the format
+    /// has the axpby epilogue, `fused` enqueues everything in one launch.
     ///
     /// # Errors
     ///
@@ -161,8 +160,7 @@ impl<T: Scalar> Scaler<T> {
     ) -> Result<(), Error> {
         let (alpha, beta) = (by.alpha.known(), by.beta.known());
         let _lock = queue.lock()?;
-        // SAFETY: the caller's promise, for all of it; a product that is not in `y` has as many
-        // elements.
+        // SAFETY: the caller's promise; the product buffer is as long as `y`.
         unsafe {
             if (alpha, beta) == (Some(T::ONE), Some(T::ZERO)) {
                 return multiply(y);

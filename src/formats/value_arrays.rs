@@ -15,11 +15,10 @@ pub(crate) struct NoValueSlots(pub(super) &'static str);
 
 impl NoValueSlots {
     /// Default of formats that do not expose their values.
-    pub(crate) const NO_VALUE_SLOTS: Self =
-        Self("its format does not keep every value in a place of its own");
+    pub(crate) const NO_VALUE_SLOTS: Self = Self("the format has no slot for every value");
     /// Values stored as codes, or as one value for all entries.
     pub(crate) const CODED: Self =
-        Self("it keeps codes of the few values that there were, or only one for all entries");
+        Self("it stores codes of few distinct values, or one value for all entries");
     /// A part of the values on another device.
     pub(crate) const ON_HOST: Self = Self("a part of the matrix is in the memory of the host");
     /// Encoded values on a GPU, whose new values would have to be checked.
@@ -29,10 +28,10 @@ impl NoValueSlots {
     );
     /// More distinct new values than codes.
     pub(super) const TOO_MANY_VALUES: Self =
-        Self("it keeps codes of values, which name no more than 256, and the new ones are more");
+        Self("it stores 8-bit codes, and there are more than 256 distinct new values");
     /// Different new values where one is stored for all entries.
     pub(super) const NOT_THE_SAME: Self =
-        Self("it keeps one for all entries, and the new ones are not all the same");
+        Self("it stores one value for all entries, and the new values differ");
     /// More slots than 32-bit indices can number.
     pub(super) const TOO_MANY: Self = Self("its slots need more than 32-bit indices");
 }

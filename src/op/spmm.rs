@@ -90,9 +90,8 @@ impl<T: Scalar> SpmmPacking<T> {
 }
 
 impl<T: Scalar> SparseOp<T> {
-    /// `Y = A X` for several vectors (SpMM). The matrix is read once for up to 8 of them or more,
-    /// unless their alignment permits narrow loads only. This takes far less time than a product
-    /// each.
+    /// `Y = A X` for several vectors (SpMM). One pass over the matrix multiplies at least 8 vectors
+    /// if their alignment permits wide loads, in far less time than 8 SpMVs.
     ///
     /// `x` has vectors of `ncols` elements, `y` as many of `nrows` in the same [`Layout`];
     /// [`Layout::RowMajor`] is the faster one. `y` is overwritten without being read. For more than
@@ -316,6 +315,12 @@ impl<T: Scalar> SparseOp<T> {
         Ok(SpmmShape { count, nrows, ncols, layout })
     }
 
+    /// Largest number of vectors of an SpMM that uses the plan's own arrays; 0 if none does.
+    #[cfg(test)]
+    pub(crate) fn spmm_limit(&self) -> usize {
+        self.matrix.spmm_limit()
+    }
+
     /// Data of SpMMs with `count` vectors, created at the first use.
     fn spmm_packing(&self, count: usize) -> Result<&SpmmPacking<T>, Error> {
         let SpmmPackings { own, second } = &self.spmm_packings;
@@ -335,7 +340,7 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Packs the matrix a second time, with the best plan for SpMM, on the operator's device.
     fn second_packing(&self) -> Result<SpmmPacking<T>, Error> {
-        self.check_copies("with several vectors")?;
+        self.check_copies("SpMMs")?;
         let (second, seconds) = timed(|| self.packed_for_spmm());
         let (plan, matrix) = second?;
         let data = self.spmm_data(&matrix)?;

@@ -181,13 +181,13 @@ fn tasks_of_a_pool_make_the_first_transposed_products_and_products_of_several_ve
     for threads in [1, 2] {
         let op = SparseOpBuilder::new().device(Device::Cpu).build(&a).unwrap();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let [mut first, mut second, mut several] = [vec![0.0; n], vec![0.0; n], vec![0.0; 3 * n]];
+        let [mut first, mut second, mut multi] = [vec![0.0; n], vec![0.0; n], vec![0.0; 3 * n]];
         pool.scope(|scope| {
             scope.spawn(|_| op.apply_transpose(&x, &mut first).unwrap());
             scope.spawn(|_| op.apply_transpose(&x, &mut second).unwrap());
             scope.spawn(|_| {
-                let several = Multivector::row_major(&mut several[..], 3);
-                op.apply_multi(Multivector::row_major(&wide[..], 3), several).unwrap();
+                let multi = Multivector::row_major(&mut multi[..], 3);
+                op.apply_multi(Multivector::row_major(&wide[..], 3), multi).unwrap();
             });
         });
         Oracle::of(transposed.view(), &x).check(&first).unwrap();
@@ -195,7 +195,7 @@ fn tasks_of_a_pool_make_the_first_transposed_products_and_products_of_several_ve
         let columns =
             |v: &[f64], k: usize| v.iter().skip(k).step_by(3).copied().collect::<Vec<_>>();
         for k in 0..3 {
-            Oracle::of(a.view(), &columns(&wide, k)).check(&columns(&several, k)).unwrap();
+            Oracle::of(a.view(), &columns(&wide, k)).check(&columns(&multi, k)).unwrap();
         }
     }
 }

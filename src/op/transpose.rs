@@ -74,7 +74,7 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     pub(crate) fn transposed_impl(&self) -> Result<&Self, Error> {
-        self.check_copies("with the transposed matrix")?;
+        self.check_copies("products with the transposed matrix")?;
         let made = get_or_make(&self.transposed, &self.lazy_packing, || {
             Transposition::of(self.to_csr()?.view())?.make(self)
         })?;

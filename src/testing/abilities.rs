@@ -28,7 +28,7 @@ const OPERATIONS: [&str; 7] = [
 const ENTRIES: [usize; 2] = [4, 5];
 
 /// Column of SpMM.
-const SEVERAL: usize = 2;
+const SPMM: usize = 2;
 
 /// Content of a cell.
 type Cell = &'static str;
@@ -77,7 +77,7 @@ fn transposed(op: &SparseOp<f64>, context: &str) -> Cell {
     if op.memory_bytes() > bytes { AGAIN } else { YES }
 }
 
-fn several(op: &SparseOp<f64>, context: &str) -> Cell {
+fn spmm(op: &SparseOp<f64>, context: &str) -> Cell {
     let (bytes, x) = (op.memory_bytes(), x_vector::<f64>(60));
     for (layout, k) in [(Layout::RowMajor, 1), (Layout::ColumnMajor, 60)] {
         let twice: Vec<f64> = match layout {
@@ -220,7 +220,7 @@ fn cells(device: &Device, plan: &str) -> [Cell; 7] {
     [
         scaled(&op, &context),
         transposed(&op, &context),
-        several(&op, &context),
+        spmm(&op, &context),
         updated(&mut op, &context),
         entries(&operator(device, plan), &context),
         inserted(&mut operator(device, plan), &context),
@@ -248,10 +248,10 @@ fn lines(format: FormatKind, device: &Device) -> Vec<(String, [Cell; 7])> {
     for text in format.examples() {
         let (kind, found) = (kind(&text.parse().unwrap()), cells(device, text));
         match lines.iter().find(|line| line.0 == kind) {
-            // On a GPU only some plans of a format multiply several vectors as they are.
+            // On a GPU only some plans of a format use their own arrays for SpMM.
             Some(line) if *device != Device::Cpu => {
                 let (mut line, mut found) = (line.1, found);
-                for cell in [&mut line[SEVERAL], &mut found[SEVERAL]] {
+                for cell in [&mut line[SPMM], &mut found[SPMM]] {
                     *cell = if *cell == AGAIN { YES } else { *cell };
                 }
                 assert_eq!(line, found, "{text} on {device} is unlike other plans {kind}")

@@ -187,9 +187,9 @@ fn check_products<T: Scalar>(op: &SparseOp<T>, a: &CsrMatrix<T>) {
     op.apply_with(alpha, &x, beta, &mut y).unwrap();
     oracle.clone().scaled(alpha, beta, &before).check(&y).unwrap_or_else(fail);
     for k in [2, 3, 8] {
-        let several: Vec<T> = x.iter().flat_map(|&x| vec![x; k]).collect();
+        let multi: Vec<T> = x.iter().flat_map(|&x| vec![x; k]).collect();
         let mut y = vec![T::ZERO; k * a.nrows()];
-        op.apply_multi(Multivector::row_major(&several, k), Multivector::row_major(&mut y, k))
+        op.apply_multi(Multivector::row_major(&multi, k), Multivector::row_major(&mut y, k))
             .unwrap();
         for v in 0..k {
             oracle

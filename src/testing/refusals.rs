@@ -180,7 +180,7 @@ fn reaches_exactly_the_rows_with_an_entry<T: Scalar>() {
 }
 
 #[test]
-fn numbers_that_are_none_reach_the_rows_that_touch_them() {
+fn nan_and_inf_reach_exactly_the_rows_with_an_entry() {
     reaches_exactly_the_rows_with_an_entry::<f32>();
     reaches_exactly_the_rows_with_an_entry::<f64>();
 }

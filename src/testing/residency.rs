@@ -3,7 +3,7 @@
 use super::child;
 use super::conformance::{check_on, few_cases, fits, small};
 use super::devices::gpu;
-use super::spmm::{Case, several};
+use super::spmm::{Case, multivectors};
 use crate::Scalar;
 use crate::analysis::Analysis;
 use crate::device::{Device, Residency, TEST_L2_BYTES};
@@ -54,7 +54,7 @@ fn check<T: Scalar>(device: &Device) {
         let case = Case::with(a.clone(), &SPMM_COUNTS);
         for text in SPMM_PLANS {
             let op = case.operator(device, &text.parse().unwrap());
-            several(&op, &case, &format!("{text} on {name} in {}", T::KIND));
+            multivectors(&op, &case, &format!("{text} on {name} in {}", T::KIND));
         }
     });
     for plan in ["csr(vector:8)", "csr(balanced)", "psell(sigma:1,warps:1)"] {

@@ -151,7 +151,7 @@ pub(crate) fn check_spmm<T: Scalar>(format: FormatKind) {
             for device in devices() {
                 let op = case.operator(device, &plan);
                 let context = format!("{plan} on {name} in {} on {device}", T::KIND);
-                several(&op, &case, &context);
+                multivectors(&op, &case, &context);
                 transposed(&op, &case, &context);
             }
         }
@@ -159,7 +159,7 @@ pub(crate) fn check_spmm<T: Scalar>(format: FormatKind) {
 }
 
 /// Checks SpMM with every number of vectors of a case, in host memory and on the device.
-pub(super) fn several<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
+pub(super) fn multivectors<T: Scalar>(op: &SparseOp<T>, case: &Case<T>, context: &str) {
     for &k in case.counts {
         for layout in LAYOUTS {
             let x = case.x(k, layout);
@@ -240,7 +240,7 @@ fn check_diagonals<T: Scalar>() {
     for text in ["psell(sigma:1)", "psell(sigma:1,group:4)"] {
         for device in devices() {
             let op = case.operator(device, &text.parse().unwrap());
-            several(&op, &case, &format!("{text} on diagonals in {} on {device}", T::KIND));
+            multivectors(&op, &case, &format!("{text} on diagonals in {} on {device}", T::KIND));
         }
     }
 }
@@ -271,7 +271,7 @@ fn check_window<T: Scalar>(counts: &'static [usize]) {
                 let op = case.operator(device, &text.parse().unwrap());
                 let before = op.memory_bytes();
                 let columns = case.a.ncols();
-                several(
+                multivectors(
                     &op,
                     &case,
                     &format!("{text}, {columns} columns in {} on {device}", T::KIND),

@@ -208,8 +208,11 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
         for (result, expected) in [
             (op.update_values(&[1.0; 6]), "6 values were given for 7 entries"),
             (op.update_values_device(&stream, &short), "6 values were given for 7 entries"),
-            (op.update_from(&other), "4 x 4 with 7 entries, has not the pattern"),
-            (op.update_from(&CsrMatrix::zeros(4, 4).unwrap()), "0 entries, has not the pattern"),
+            (op.update_from(&other), "4 x 4 with 7 entries, does not have the pattern"),
+            (
+                op.update_from(&CsrMatrix::zeros(4, 4).unwrap()),
+                "0 entries, does not have the pattern",
+            ),
         ] {
             let message = result.unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
@@ -282,7 +285,8 @@ fn codes_take_as_many_new_values_as_they_can_name() {
                 // One value more than there are codes, and values in the memory of a GPU.
                 let more = of_few(&a, 3.0, room + 1);
                 let refused = op.update_values(more.values()).unwrap_err();
-                let reason = if room == 1 { "are not all the same" } else { "no more than 256" };
+                let reason =
+                    if room == 1 { "the new values differ" } else { "more than 256 distinct" };
                 let message = refused.to_string();
                 assert!(
                     message.contains(reason) && message.contains("build the operator anew"),

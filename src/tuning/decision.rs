@@ -102,7 +102,7 @@ pub enum Cause {
     /// More time for the same work.
     Kernel,
     /// A correction factor: similar plans took longer than the sum of terms predicts.
-    Experience,
+    Correction,
     /// A less certain prediction, so that the expected time is longer.
     Uncertainty,
 }
@@ -115,7 +115,7 @@ impl Display for Cause {
                 f.write_str("load imbalance: one thread has the longest row or slice")
             }
             Self::Kernel => f.write_str("slower kernel for the same work"),
-            Self::Experience => f.write_str("correction factor measured on similar matrices"),
+            Self::Correction => f.write_str("correction factor measured on similar matrices"),
             Self::Uncertainty => f.write_str("less certain prediction"),
             Self::Preparation => f.write_str("preparation not amortised by the expected products"),
         }

@@ -283,7 +283,7 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
         let rest = [
             (Cause::Imbalance, imbalance),
             (Cause::Preparation, prepare),
-            (Cause::Experience, learned),
+            (Cause::Correction, learned),
             (Cause::Uncertainty, risk),
         ];
         terms.chain(rest).collect::<Vec<_>>()

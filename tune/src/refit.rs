@@ -8,7 +8,6 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sparseop::ScalarKind;
 use sparseop::device::{Ceilings, DeviceSpec, prepare_threads};
-use sparseop::formats::SPLIT_ROWS;
 use sparseop::formats::{Plan, Target};
 use sparseop::tuning::correction::{Correction, correction_features};
 use sparseop::tuning::cost::{self, CacheReach, Term, WorkTerms};
@@ -336,9 +335,10 @@ pub(crate) fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) ->
         .map(|(&key, runs)| (key, runs.iter().map(|run| run.observation(base)).collect()))
         .collect();
     for (&(scalar, kernel), own) in &observed {
-        // Kernels that multiply long rows separately add up their sums in the same code and form
-        // one family; each other kernel is a family of its own.
-        let family = if kernel.ends_with(SPLIT_ROWS) { SPLIT_ROWS } else { kernel };
+        // Kernels of runs with long rows add up the sums of those in the same code and form one
+        // family; each other kernel is a family of its own.
+        let has_long_rows = groups[&(scalar, kernel)].iter().any(|run| run.run.work.long_rows > 0);
+        let family = (!has_long_rows).then_some(kernel);
         let observations = own.iter().copied().chain(pooled(&observed, scalar, kernel)).collect();
         families.entry((scalar, family)).or_default().push((kernel, observations));
     }

@@ -79,14 +79,14 @@ impl Baseline {
 
     /// All algorithms of the baseline on this machine.
     pub(super) fn peers(self, task: Task, device: &Device, console: &Console) -> Vec<Peer> {
-        let several = task.vectors_shape != MultivectorShape::ONE;
+        let spmm = task.vectors_shape != MultivectorShape::ONE;
         match self {
-            Self::Sprs if several => {
+            Self::Sprs if spmm => {
                 console.warn("sprs is left out: it is compared with one vector at a time");
                 Vec::new()
             }
             Self::Sprs => vec![Peer::Sprs],
-            Self::Cusparse if several => SpMm::all().into_iter().map(Peer::SpMm).collect(),
+            Self::Cusparse if spmm => SpMm::all().into_iter().map(Peer::SpMm).collect(),
             Self::Cusparse => {
                 let transposing =
                     if task.transposed { Algorithm::transposing().to_vec() } else { Vec::new() };

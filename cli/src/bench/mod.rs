@@ -136,10 +136,10 @@ pub(super) fn run(args: &BenchArgs, console: &Console) -> Result<()> {
 impl BenchArgs {
     /// The task that the arguments describe.
     fn task(&self) -> Task {
-        let several =
+        let multivector =
             |count| MultivectorShape { count: usize::from(count), layout: self.layout.into() };
         Task {
-            vectors_shape: self.vectors.map_or(MultivectorShape::ONE, several),
+            vectors_shape: self.vectors.map_or(MultivectorShape::ONE, multivector),
             transposed: self.transpose,
         }
     }

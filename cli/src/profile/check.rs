@@ -16,16 +16,15 @@ const CPU_BARS: Bars = Bars([1.06, 1.2, 1.5]);
 /// Default bars for the regret of a GPU's profile, where times vary less.
 const GPU_BARS: Bars = Bars([1.04, 1.2, 1.5]);
 
-/// Maximum bandwidth of reads, as a multiple of that of copies: a copy also writes, which on CPUs
-/// may cost a read that it does not count.
+/// Largest plausible read bandwidth, over the copy bandwidth. Reads may be faster than copies: on
+/// CPUs a write also reads its line, which the copy bandwidth does not count.
 const FASTEST: f64 = 1.5;
 
-/// Share of that bandwidth that the fastest plan always reaches, even with the gathers of a matrix
-/// without any locality.
+/// Least plausible bandwidth of the fastest plan, over the copy bandwidth: a matrix without
+/// locality reaches it.
 const SLOWEST: f64 = 0.01;
 
-/// Bytes of a product, in sizes of the cache, from which it is bound by memory, whatever was
-/// fitted.
+/// Ratio of a product's bytes to the cache size above which memory limits the product.
 const FROM_MEMORY: f64 = 4.0;
 
 /// Maximum number of reported problems of one kind. The rest is counted.
@@ -85,9 +84,11 @@ impl Bars {
 struct ProfileProblem {
     /// Kind of the problem: `unreadable`, `kernels`, `device`, `missing`, `failed`, `outlier`,
     /// `regret`.
-    what: &'static str,
+    #[serde(rename = "what")]
+    kind: &'static str,
     /// Description of the problem and of the remedy.
-    why: String,
+    #[serde(rename = "why")]
+    reason: String,
 }
 
 /// A line of `--json`.
@@ -125,8 +126,8 @@ fn text(file: &str, problems: &[ProfileProblem]) -> Result<String> {
         return Ok(format!("{file}: ok\n"));
     }
     let mut out = format!("{file}:\n");
-    for ProfileProblem { what, why } in problems {
-        writeln!(out, "  {what:<11}{why}")?;
+    for ProfileProblem { kind, reason } in problems {
+        writeln!(out, "  {kind:<11}{reason}")?;
     }
     Ok(out)
 }
@@ -137,8 +138,8 @@ fn check(file: &Path, args: &ProfileCheckArgs) -> Result<Vec<ProfileProblem>> {
         Ok(profile) => profile,
         Err(error) => {
             return Ok(vec![ProfileProblem {
-                what: "unreadable",
-                why: printable(&error.to_string()),
+                kind: "unreadable",
+                reason: printable(&error.to_string()),
             }]);
         }
     };
@@ -156,21 +157,21 @@ fn check(file: &Path, args: &ProfileCheckArgs) -> Result<Vec<ProfileProblem>> {
 
 fn kernels(profile: &Profile) -> Option<ProfileProblem> {
     let ours = profile.device.kernels();
-    let why = format!(
+    let reason = format!(
         "measured with kernels {}, this program has {ours}: make it again with `sparseop tune`",
         profile.kernels
     );
-    (!is_current(profile)).then_some(ProfileProblem { what: "kernels", why })
+    (!is_current(profile)).then_some(ProfileProblem { kind: "kernels", reason })
 }
 
 fn device(profile: &Profile, args: &ProfileCheckArgs) -> Result<Option<ProfileProblem>> {
     let measured = &profile.device;
-    let why = match device_for(profile, args.device.as_ref())? {
+    let reason = match device_for(profile, args.device.as_ref())? {
         None => format!(
             "measured on {measured}, and there is no GPU here; --any-device skips this check"
         ),
         Some(device) if profile.fit(&device.spec()) == Fit::Exact => return Ok(None),
-        // Old kernels are a problem of their own.
+        // Outdated kernels are reported by `kernels`.
         Some(device)
             if device.spec().name == measured.name && device.spec().threads == measured.threads =>
         {
@@ -178,31 +179,32 @@ fn device(profile: &Profile, args: &ProfileCheckArgs) -> Result<Option<ProfilePr
         }
         Some(device) => format!("measured on {measured}, and {device} is {}", device.spec()),
     };
-    Ok(Some(ProfileProblem { what: "device", why: printable(&why) }))
+    Ok(Some(ProfileProblem { kind: "device", reason: printable(&reason) }))
 }
 
 fn missing(profile: &Profile) -> Vec<ProfileProblem> {
     let absent =
         ScalarKind::ALL.into_iter().filter(|&scalar| !scalars(profile).any(|s| s == scalar));
-    let mut whys: Vec<String> =
+    let mut reasons: Vec<String> =
         absent.map(|scalar| format!("no measurements in {scalar}")).collect();
     for scalar in scalars(profile) {
         let kernels = profile.missing_kernels(scalar);
         if !kernels.is_empty() {
-            whys.push(format!(
+            reasons.push(format!(
                 "no coefficients in {scalar} for {}: never chosen",
                 kernels.join(", ")
             ));
         }
     }
-    whys.into_iter().map(|why| ProfileProblem { what: "missing", why }).collect()
+    reasons.into_iter().map(|reason| ProfileProblem { kind: "missing", reason }).collect()
 }
 
 /// The first few problems of a kind, and the number of the others.
-fn first_few(what: &'static str, whys: Vec<String>) -> Vec<ProfileProblem> {
-    let more = whys.len().saturating_sub(SHOWN);
+fn first_few(kind: &'static str, reasons: Vec<String>) -> Vec<ProfileProblem> {
+    let more = reasons.len().saturating_sub(SHOWN);
     let rest = (more > 0).then(|| format!("and {more} more"));
-    whys.into_iter().take(SHOWN).chain(rest).map(|why| ProfileProblem { what, why }).collect()
+    let shown = reasons.into_iter().take(SHOWN).chain(rest);
+    shown.map(|reason| ProfileProblem { kind, reason }).collect()
 }
 
 /// Name of a run in messages.
@@ -227,10 +229,10 @@ fn outliers(profile: &Profile) -> Vec<ProfileProblem> {
         let from_memory = run.traffic_bytes as f64 > FROM_MEMORY * profile.cache_bytes;
         Some(run.traffic_bytes as f64 / (run.time()? * 1e-6)).filter(|_| from_memory)
     };
-    let message = |record: &Record, run: &RecordedRun, reached: f64, what: &str| {
+    let message = |record: &Record, run: &RecordedRun, reached: f64, bound: &str| {
         let [reached, ceiling] = [reached, ceiling].map(|b| rounded(b * 1e-9));
         let name = run_name(record, run);
-        format!("{name}: {reached} GB/s, {what} {ceiling} GB/s of copies; measure it again")
+        format!("{name}: {reached} GB/s, {bound} {ceiling} GB/s of copies; measure it again")
     };
     let too_fast = |record, run| {
         let reached = bandwidth(run).filter(|reached| *reached > FASTEST * ceiling)?;
@@ -240,12 +242,12 @@ fn outliers(profile: &Profile) -> Vec<ProfileProblem> {
         let reached = bandwidth(run).filter(|reached| *reached < SLOWEST * ceiling)?;
         Some(message(record, run, reached, "below the limit set by the"))
     };
-    let mut whys = Vec::new();
+    let mut reasons = Vec::new();
     for record in &profile.records {
-        whys.extend(record.runs.iter().filter_map(|run| too_fast(record, run)));
-        whys.extend(record.fastest().and_then(|run| too_slow(record, run)));
+        reasons.extend(record.runs.iter().filter_map(|run| too_fast(record, run)));
+        reasons.extend(record.fastest().and_then(|run| too_slow(record, run)));
     }
-    first_few("outlier", whys)
+    first_few("outlier", reasons)
 }
 
 fn regret(profile: &Profile, bars: Bars) -> Option<ProfileProblem> {
@@ -257,6 +259,8 @@ fn regret(profile: &Profile, bars: Bars) -> Option<ProfileProblem> {
         .map(|((name, found), bar)| format!("{name} {found:.3} exceeds {bar}"))
         .collect();
     let how = if profile.validation.held_out.is_some() { "held-out" } else { "in-sample" };
-    (!exceeding.is_empty())
-        .then(|| ProfileProblem { what: "regret", why: format!("{how} {}", exceeding.join(", ")) })
+    (!exceeding.is_empty()).then(|| ProfileProblem {
+        kind: "regret",
+        reason: format!("{how} {}", exceeding.join(", ")),
+    })
 }

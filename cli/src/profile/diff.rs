@@ -93,7 +93,7 @@ struct Choices {
     same: usize,
     /// Different plans, equally good by the times of B.
     tied: usize,
-    /// Different plans, A's worse.
+    /// Different plans; that of A is slower by the times of B.
     different: Vec<DifferentChoice>,
 }
 

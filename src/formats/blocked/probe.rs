@@ -25,8 +25,8 @@ pub(super) struct Blocking {
 pub(super) struct Blocks {
     /// Maximum number of columns of a block.
     pub(super) columns: u32,
-    /// Runs (pieces of rows) over entries if every panel of rows is cut into windows of `columns`
-    /// columns.
+    /// Runs over entries if every panel is cut into windows of `columns` columns; a run is the
+    /// entries of a row in a window.
     pub(super) runs: f64,
     /// Tiles over entries; a tile is a window of a panel that has entries.
     pub(super) tiles: f64,

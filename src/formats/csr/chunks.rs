@@ -194,8 +194,9 @@ pub(super) struct Chunk {
 /// The chunks of a matrix, and one more for their end, as `csr_chunks` in `kernels/csr.cu` makes
 /// them.
 ///
-/// Entries and row ends are counted together, in order, and cut into equal pieces. A cut that would
-/// leave only a few entries of its row behind is moved back, so that short rows are never cut.
+/// Entries and row ends are counted together, in order, and cut into chunks of equal length. A cut
+/// that would leave only a few entries of its row behind is moved back, so that short rows are
+/// never cut.
 #[cfg(test)]
 pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
     let nrows = row_ptr.len() - 1;

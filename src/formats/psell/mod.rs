@@ -87,7 +87,7 @@ mod unpack;
 mod work;
 
 pub use super::ValueEncoding;
-pub use plan::{PsellPlan, SPLIT_ROWS};
+pub use plan::PsellPlan;
 pub(crate) use probe::SliceProbe;
 
 use super::encoded::{Coder, DeviceValues, Sink, Stored, map_array, with_slack};

@@ -37,8 +37,7 @@ pub(crate) enum SliceWarps {
 }
 
 /// Suffix of the names of kernels that also multiply separate long rows.
-#[doc(hidden)]
-pub const SPLIT_ROWS: &str = ".split";
+const SPLIT_ROWS: &str = ".split";
 
 /// Values of `warps`.
 const WARPS: &[(&str, SliceWarps)] = &[("auto", SliceWarps::Auto), ("1", SliceWarps::One)];

@@ -30,7 +30,7 @@ const MATRICES: usize = 1000;
 
 /// Bytes of a file that are read one after the other.
 pub(super) trait ByteStream {
-    /// The action of an error.
+    /// Verb of the error message: `read` or `decompress`.
     fn action(&self) -> &'static str;
 
     /// Number of bytes left, if it is known.
@@ -41,7 +41,7 @@ pub(super) trait ByteStream {
     fn fill(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)>;
 }
 
-/// Bytes at hand, and those that follow.
+/// Bytes already in memory, and the stream of the others.
 type OpenedText<'a> = (Vec<u8>, Option<Box<dyn ByteStream + 'a>>);
 
 /// Opens a file. It is decompressed if necessary; a matrix in an archive is unpacked at once.
@@ -241,7 +241,7 @@ pub(super) fn too_long(path: &Path, reader: &Reader<'_>) -> Error {
 /// the only `.mtx`.
 fn unpack(path: &Path, reader: &Reader<'_>, archive: &mut dyn Read) -> Result<Vec<u8>, Error> {
     let broken = |e| Error::io("unpack", path, e);
-    // Of headers the archive reader holds everything in memory.
+    // The archive reader holds whole headers in memory.
     let headers = HEADERS.min(reader.memory_limit.max(8 * TAR_BLOCK as u64));
     let left = Cell::new(headers);
     let mut archive = tar::Archive::new(Metered { bytes: archive, left: &left });

@@ -75,8 +75,9 @@ struct Tile {
     first_row: u32,
     first_col: u32,
     width: u32,
-    /// Number of entries before it, here and below of pieces.
+    /// Number of entries before the tile.
     first_entry: u32,
+    /// Number of pieces before the tile.
     first_piece: u32,
 }
 
