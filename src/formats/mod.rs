@@ -50,7 +50,7 @@ pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
-pub(crate) use spmm::{DeviceSpmm, HostVectors, SpmmData, SpmmShape};
+pub(crate) use spmm::{DeviceSpmm, HostSpmm, HostVectors, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
 pub(crate) use update::Updater;
 pub(crate) use value_arrays::{
@@ -67,7 +67,6 @@ use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Scalar, ScalarKind, memory};
 #[cfg(test)]
 use proptest::prelude::BoxedStrategy;
-use std::any::Any;
 use std::fmt::{self, Debug, Display};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -182,7 +181,7 @@ pub(crate) trait Format: 'static {
 }
 
 /// A matrix packed in one format, in host memory.
-pub(crate) trait HostMatrix<T: Scalar>: Any + Debug + Send + Sync {
+pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     /// `y = A x`; `y` is overwritten without being read. The bits of `y` do not depend on the
     /// number of threads.
     ///
@@ -235,6 +234,11 @@ pub(crate) trait HostMatrix<T: Scalar>: Any + Debug + Send + Sync {
 
     /// Mutable access to single entries, if the format can find them.
     fn access_mut(&mut self) -> Option<&mut dyn Access<T>> {
+        None
+    }
+
+    /// SpMM with the matrix, if the format has kernels for it.
+    fn spmm(&self) -> Option<&dyn HostSpmm<T>> {
         None
     }
 

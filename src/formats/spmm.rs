@@ -6,9 +6,8 @@
 //! loads of a GPU, are copied to row-major order first, some vectors at a time.
 
 use super::constants::ROW_MAJOR_BYTES;
-use super::csr::HostCsr;
 use super::scaled::Scaler;
-use super::{DeviceVectors, HostMatrix, ResidentMatrix};
+use super::{DeviceVectors, ResidentMatrix};
 use crate::device::cpu::Output;
 use crate::device::{
     BLOCK, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream, kernels,
@@ -16,7 +15,6 @@ use crate::device::{
 use crate::memory::try_zeroed;
 use crate::parallel;
 use crate::{Error, Scalar};
-use std::any::Any;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -140,6 +138,18 @@ pub(crate) struct HostVectors<'a, T> {
     pub(crate) count: usize,
 }
 
+/// SpMM with a matrix in host memory.
+pub(crate) trait HostSpmm<T: Scalar> {
+    /// Computes the SpMM; `y` is overwritten without being read, and its bits do not depend on the
+    /// number of threads.
+    ///
+    /// # Safety
+    ///
+    /// `x` holds the elements of every column and vector, `y` has room for every row and vector,
+    /// and nothing else writes there.
+    unsafe fn multiply(&self, vectors: HostVectors<'_, T>);
+}
+
 /// SpMM with a matrix in GPU memory.
 pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
     /// Enqueues the SpMM with at most [`DeviceVectors::MAX`] vectors; `y` is overwritten without
@@ -177,7 +187,7 @@ impl<T: Scalar> SpmmData<T> {
     /// Errors of compiling kernels.
     pub(crate) fn of(matrix: &ResidentMatrix<T>, ncols: usize) -> Result<Option<Self>, Error> {
         Ok(match matrix {
-            ResidentMatrix::Host(matrix) => csr(&**matrix).map(|_| Self::Host(Mutex::default())),
+            ResidentMatrix::Host(matrix) => matrix.spmm().map(|_| Self::Host(Mutex::default())),
             ResidentMatrix::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu)? {
                 Some(spmm) => Some(Self::Gpu(Box::new(GpuSpmm::new(spmm, *gpu, ncols)?))),
                 None => None,
@@ -199,8 +209,7 @@ impl<T: Scalar> ResidentMatrix<T> {
     /// packing; 0 if it cannot use them.
     pub(crate) fn spmm_limit(&self) -> usize {
         match self {
-            Self::Host(matrix) if csr(&**matrix).is_some() => usize::MAX,
-            Self::Host(_) => 0,
+            Self::Host(matrix) => matrix.spmm().map_or(0, |_| usize::MAX),
             Self::Gpu(_, matrix) => matrix.spmm_limit(),
         }
     }
@@ -222,12 +231,12 @@ impl<T: Scalar> ResidentMatrix<T> {
         let (Self::Host(matrix), SpmmData::Host(copies)) = (self, data) else {
             unreachable!("the caller has a matrix in host memory")
         };
-        let Some(csr) = csr(&**matrix) else { unreachable!("`data` was made for it") };
+        let Some(spmm) = matrix.spmm() else { unreachable!("`data` was made for it") };
         let (_, [row, vector]) = shape.strides();
         let multiply = |x: &[T], stride, count, y: &mut [T]| {
             let y = Output::new(y);
             // SAFETY: the lengths are right; `y` is borrowed exclusively.
-            unsafe { csr.spmm(HostVectors { x, stride, y, row, vector, count }) };
+            unsafe { spmm.multiply(HostVectors { x, stride, y, row, vector, count }) };
         };
         if shape.layout == Layout::RowMajor {
             multiply(x, shape.count, shape.count, y);
@@ -329,11 +338,6 @@ impl<T: Scalar> ResidentMatrix<T> {
             }
         }
     }
-}
-
-/// The matrix, if it is in CSR, the only format with kernels for SpMM on the CPU.
-fn csr<T: Scalar>(matrix: &dyn HostMatrix<T>) -> Option<&HostCsr<T>> {
-    (matrix as &dyn Any).downcast_ref()
 }
 
 /// Copies `count` column-major vectors of `len` elements to row-major order.

@@ -41,7 +41,10 @@ fn kernels_for_matrices_larger_than_the_l2_conform() {
 /// are streamed, and of some a part stays in the L2.
 fn check<T: Scalar>(device: &Device) {
     let matrices: Vec<_> = small::<T>().collect();
-    let texts: Vec<_> = FormatKind::ALL.iter().flat_map(|kind| kind.examples()).collect();
+    // Tools that slow products down see one plan of a format, and smaller matrices.
+    let count = if few_cases() { 1 } else { usize::MAX };
+    let texts = FormatKind::ALL.iter().flat_map(|kind| kind.examples().iter().take(count));
+    let texts: Vec<_> = texts.collect();
     texts.par_iter().for_each(|text| {
         let plan = with_one_warp(text);
         let fitting =
@@ -61,9 +64,9 @@ fn check<T: Scalar>(device: &Device) {
         let found = matrices.iter().map(|(_, a)| residency(device, plan, a).to_string());
         let found: Vec<_> = found.collect();
         let any = |text| found.iter().any(|residency| residency.contains(text));
-        assert!(any("of the matrix stay"), "{plan} in {}: {found:?}", T::KIND);
-        // Tools that slow products down see smaller matrices.
-        assert!(any("is streamed") || few_cases(), "{plan} in {}: {found:?}", T::KIND);
+        for text in ["of the matrix stay", "is streamed"] {
+            assert!(any(text) || few_cases(), "{plan} in {}: {found:?}", T::KIND);
+        }
     }
 }
 

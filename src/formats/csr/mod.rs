@@ -25,8 +25,9 @@ mod cuda;
 mod spmm;
 
 use super::{
-    Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, ValueArrays, Work, chain_us, megabytes, millions, slot_bytes, vector_bytes,
+    Access, Costs, DeviceMatrix, Format, HostMatrix, HostSpmm, HostValueArrays, PlanArgs,
+    PlanProperties, Target, ValueArrays, Work, chain_us, megabytes, millions, slot_bytes,
+    vector_bytes,
 };
 use crate::analysis::{Analysis, Sampler};
 use crate::device::cpu::{first_at_least, partition};
@@ -333,6 +334,10 @@ impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
 
     fn values_mut(&mut self) -> HostValueArrays<'_, T> {
         Ok(ValueArrays::Plain([&mut self.values, &mut []]))
+    }
+
+    fn spmm(&self) -> Option<&dyn HostSpmm<T>> {
+        Some(self)
     }
 
     fn matrix_bytes(&self) -> u64 {

@@ -6,7 +6,7 @@ use crate::Scalar;
 use crate::device::cpu::{
     CpuKernel, Vector, dispatch, element, element_at, for_each_part, read, write,
 };
-use crate::formats::HostVectors;
+use crate::formats::{HostSpmm, HostVectors};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -14,15 +14,8 @@ use std::ops::Range;
 /// other: complete cache lines of each vector, however far apart they are.
 const GATHERED: usize = 1024;
 
-impl<T: Scalar> HostCsr<T> {
-    /// Computes the SpMM; `y` is overwritten without being read, and its bits do not depend on the
-    /// number of threads.
-    ///
-    /// # Safety
-    ///
-    /// `x` holds the elements of every column and vector, `y` has room for every row and vector,
-    /// and nothing else writes there.
-    pub(crate) unsafe fn spmm(&self, vectors: HostVectors<'_, T>) {
+impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
+    unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
         let HostVectors { y, row, .. } = vectors;
         for_each_part(&self.arrangement.parts, |part| {
             let rows = match self.arrangement.plan {
