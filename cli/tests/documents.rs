@@ -1,9 +1,10 @@
 //! The commands of README.md and docs/guide: those of the program are run, and what those of cargo
-//! name must exist.
+//! name must exist. Tables of the guides.
 
 mod common;
 
 use common::{sparseop, stdout};
+use sparseop::formats::FormatKind;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -137,4 +138,13 @@ fn the_matrix_of_the_package_is_small_and_solved_by_cg() {
     let text = stdout(&["solve", file.to_str().unwrap(), "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&report["method"], &report["converged"]), (&"cg".into(), &true.into()));
+}
+
+#[test]
+fn the_guide_has_a_row_for_every_format() {
+    let guide = fs::read_to_string(repository().join("docs/guide/formats.md")).unwrap();
+    for format in FormatKind::ALL {
+        let row = format!("| [`{format}`](../../src/formats/{format}/mod.rs) |");
+        assert!(guide.contains(&row), "docs/guide/formats.md lacks the row {row}");
+    }
 }
