@@ -1,5 +1,5 @@
-// Analysis of a CSR matrix in GPU memory: what has to look at every row or entry, and copies of
-// samples for the host. Counts are those of src/analysis on the host.
+// Analysis of a CSR matrix in GPU memory: statistics of all rows and entries, and copies of samples
+// for the host. Counts are those of src/analysis on the host.
 
 // Selectable: one kernel at a time.
 
@@ -272,8 +272,8 @@ KERNEL(tally_touches)(const u64 *touches, u64 count, u64 window, u64 *tally) {
     if (all) atomicAdd(tally + threadIdx.x, all);
 }
 
-// Layout of a floating-point number, as in src/precision.rs.
-struct Layout {
+// Layout of a floating-point number: `FloatLayout` in src/precision.rs.
+struct FloatLayout {
     u32 fraction;
     u32 exponent;
 
@@ -281,7 +281,7 @@ struct Layout {
 };
 
 // True if numbers of another layout represent a number exactly: `Precision::holds`.
-__device__ __forceinline__ bool holds(Layout wide, Layout own, u64 bits) {
+__device__ __forceinline__ bool holds(FloatLayout wide, FloatLayout own, u64 bits) {
     u32 lost = wide.fraction - own.fraction;
     u64 fraction = bits & ((1ull << wide.fraction) - 1);
     u32 special = (1u << wide.exponent) - 1, exponent = u32(bits >> wide.fraction) & special;
@@ -298,13 +298,13 @@ __device__ __forceinline__ bool holds(Layout wide, Layout own, u64 bits) {
 template <typename B>
 __device__ __forceinline__ void inexact_in(const B *values, u64 count, u32 *inexact) {
     constexpr bool is_wide = sizeof(B) == 8;
-    constexpr Layout own = is_wide ? Layout{52, 11} : Layout{23, 8};
+    constexpr FloatLayout own = is_wide ? FloatLayout{52, 11} : FloatLayout{23, 8};
     u32 lost = 0, round = 0;
     for (u64 i = thread_id(); i < count; i += u64(gridDim.x) * BLOCK, ++round) {
         u64 bits = values[i];
-        if (!holds(own, Layout{7, 8}, bits)) lost |= NOT_BF16;
-        if (!holds(own, Layout{10, 5}, bits)) lost |= NOT_F16;
-        if (is_wide && !holds(own, Layout{23, 8}, bits)) lost |= NOT_F32;
+        if (!holds(own, FloatLayout{7, 8}, bits)) lost |= NOT_BF16;
+        if (!holds(own, FloatLayout{10, 5}, bits)) lost |= NOT_F16;
+        if (is_wide && !holds(own, FloatLayout{23, 8}, bits)) lost |= NOT_F32;
         if (round % 16 == 0 && *reinterpret_cast<volatile u32 *>(inexact) ==
                                    (NOT_BF16 | NOT_F16 | (is_wide ? NOT_F32 : 0)))
             break;

@@ -225,8 +225,8 @@ __device__ __forceinline__ T sum_entries(const u32 *cols, const T *values, const
     return sum;
 }
 
-// What another lane of the warp has: that whose number differs by the bits of `offset`, or that
-// `offset` before. Every lane takes part.
+// Value of another lane: the one whose number is that of this lane xor `offset` (`lane_xor`), or
+// less `offset` (`lane_up`). All lanes take part.
 template <typename T>
 __device__ __forceinline__ T lane_xor(T own, u32 offset) {
     return __shfl_xor_sync(ALL_LANES, own, offset);
@@ -299,9 +299,9 @@ __device__ __forceinline__ void begin_copies(float4 *to, const T *from, u32 coun
 }
 
 // Chunks: the sequence of entries and row ends in row order, in parts of equal length, one for each
-// block (Merrill & Garland's merge path). Segment i < `end_count` holds the entries of the i-th row that
-// ends in the chunk. The last segment, possibly empty, belongs to the row that continues in the
-// next chunk.
+// block (Merrill & Garland's merge path). Segment i < `end_count` holds the entries of the i-th row
+// that ends in the chunk. The last segment, possibly empty, belongs to the row that continues in
+// the next chunk.
 
 // Number of products per lane of a row beyond which a whole warp sums it.
 [[maybe_unused]] constexpr u32 LANE_PRODUCTS = 32;

@@ -37,7 +37,7 @@ __device__ __forceinline__ void rows_by_lanes(const O *__restrict__ row_ptr, con
 
 // x as a product by chunks reads it.
 template <typename T>
-struct Elements {
+struct XElements {
     const T *x;
 
     __device__ __forceinline__ T at(u32 col) const { return gather(x + col); }
@@ -94,10 +94,10 @@ OFFSETS(o64, u64)
         rows_by_lanes<W>(row_ptr, cols, values, nrows, x, EPILOGUE(T), l2_shares);                                  \
     }
 
-#define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                                           \
-    KERNEL_WITH(NAME, CHUNK_BLOCKS(T, O))(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x,   \
-         EPILOGUE_PARAMETERS(T), u64 *carries, u32 l2_shares) {                                                                                        \
-        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, Elements<T>{x}, EPILOGUE(T), carries, l2_shares); \
+#define BALANCED(NAME, RUN, STRIPED, T, O)                                                                                                         \
+    KERNEL_WITH(NAME, CHUNK_BLOCKS(T, O))(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz, const T *x, \
+         EPILOGUE_PARAMETERS(T), u64 *carries, u32 l2_shares) {                                                                                    \
+        rows_by_chunks<RUN, STRIPED>(row_ptr, cols, values, chunks, nrows, nnz, XElements<T>{x}, EPILOGUE(T), carries, l2_shares);                 \
     }
 
 #define INSTANCES(SUFFIX, T, O)                      \

@@ -8,8 +8,8 @@
 using namespace csr;
 
 // Chunk of the sequence of entries and row ends (Merrill & Garland's merge path), the work of one
-// block. All chunks have the same length, except where a cut with few entries of its row before it
-// is moved back to the beginning of the row. `Chunk` and `Cutting` in src/formats/csr/chunks.rs.
+// block. Chunks have equal lengths. A cut is moved back to the beginning of its row if few entries
+// of the row precede it. `Chunk` and `Cutting` in src/formats/csr/chunks.rs.
 struct alignas(16) Chunk {
     // Row with which the chunk begins.
     u32 row;
@@ -196,7 +196,7 @@ struct Words<16> {
 };
 
 // Loads RUN consecutive elements per thread of an array with one element per entry. `base` is a
-// multiple of four. Groups of four past those of `count` elements are copies of the last one.
+// multiple of four. Threads past `count` load the last group of four again.
 template <bool IN_L2, u32 RUN, typename V>
 __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
     constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
@@ -241,9 +241,9 @@ __device__ __forceinline__ constexpr u32 padded_index(u32 product) {
 // Loads the RUN consecutive products of this thread.
 template <u32 RUN, typename T>
 __device__ __forceinline__ void load_run_of(const T *products, T (&run)[RUN]) {
-    struct alignas(RUN * sizeof(T) < 16 ? RUN * sizeof(T) : 16) Run {
+    struct alignas(RUN * sizeof(T) < 16 ? RUN * sizeof(T) : 16) RunProducts {
         T at[RUN];
-    } own = *reinterpret_cast<const Run *>(products + padded_index<T>(threadIdx.x * RUN));
+    } own = *reinterpret_cast<const RunProducts *>(products + padded_index<T>(threadIdx.x * RUN));
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) run[u] = own.at[u];
 }
@@ -284,8 +284,8 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     u64 end = min(cut + SPACING, nrows + nnz) - next.moved - next.row;
     ChunkOutput<S, Epilogue> sums = {y, number, chunk.row, next.row - chunk.row, chunk.first != number,
                                      next.first != number + 1, &head, carries};
-    // Entries are counted from `base`, where wide loads begin. Those of the chunk are `skipped` to
-    // `count`.
+    // Entry numbers are relative to `base`, where wide loads begin. The chunk has entries
+    // `skipped..count`.
     u32 skipped = STRIPED ? 0 : u32(first % 4);
     u64 base = first - skipped;
     u32 count = u32(end - base);
@@ -294,7 +294,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     // The first row may begin before the chunk.
     auto begin_of = [=](u32 i) { return u32(max(u64(row_ptr[u64(chunk.row) + i]), first) - base); };
     auto end_of = [=](u32 i) { return u32(row_ptr[u64(chunk.row) + i + 1] - base); };
-    // A chunk without row ends loads the end of its row, which is not used.
+    // A chunk without row ends loads one row end and ignores it.
     u32 begins[ROWS_AHEAD], stops[ROWS_AHEAD];
 #pragma unroll
     for (u32 r = 0; r < ROWS_AHEAD; ++r) {

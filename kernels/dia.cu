@@ -8,7 +8,7 @@ typedef long long i64;
 
 // Slots of a thread's row: slot k is that of diagonal k. The masks are those of its slice.
 template <typename T>
-struct Diagonals {
+struct DiagonalSlots {
     const i64 *offsets;
     const u32 *masks;
     const T *values;
@@ -19,7 +19,7 @@ struct Diagonals {
 // `sum` plus the products of N slots from diagonal `k` on. Slots without an entry are not
 // multiplied; they load x at some column.
 template <bool IN_L2, u32 N, typename T>
-__device__ __forceinline__ T add_diagonals(T sum, const Diagonals<T> &a, XView<T> x, u32 k) {
+__device__ __forceinline__ T add_diagonals(T sum, const DiagonalSlots<T> &a, XView<T> x, u32 k) {
     u32 mask[N];
     T value[N], factor[N];
 #pragma unroll
@@ -37,7 +37,7 @@ __device__ __forceinline__ T add_diagonals(T sum, const Diagonals<T> &a, XView<T
 
 // `sum` plus the products of the last `count` <= N slots, from diagonal `k` on.
 template <bool IN_L2, u32 N, typename T>
-__device__ __forceinline__ T add_last(u32 count, T sum, const Diagonals<T> &a, XView<T> x, u32 k) {
+__device__ __forceinline__ T add_last(u32 count, T sum, const DiagonalSlots<T> &a, XView<T> x, u32 k) {
     if constexpr (N == 0) {
         return sum;
     } else {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void slices(const i64 *__restrict__ offsets, const u3
     u32 lane = u32(row) % WARP;
     u64 start = row - lane;
     u32 stride = u32(min(nrows - start, u64(WARP)));
-    Diagonals<T> a{offsets, masks + start / WARP * count, values + start * count + lane, row, lane, stride};
+    DiagonalSlots<T> a{offsets, masks + start / WARP * count, values + start * count + lane, row, lane, stride};
     XView<T> factors{x, ncols};
     T sum = 0;
     u32 k = 0;
@@ -79,27 +79,27 @@ INSTANCES(f64, double)
 #ifndef SCALED
 
 // Number of diagonals of a CSR matrix, as `offsets` in src/formats/dia/offsets.rs: `occupied` has a
-// bit for every diagonal of an entry in the first ascending run of its row, and the hash table
-// `later` a key for every run and diagonal of the others. Ends early beyond `most`; the table has
-// twice as many slots.
+// bit for every diagonal of an entry in the first ascending sequence of its row, and the hash table
+// `later` a key for every sequence and diagonal of the others. Ends early beyond `most`; the table
+// has twice as many slots.
 KERNEL(dia_diagonals)(const u64 *row_ptr, const u32 *cols, u32 nrows, u64 most, u32 *occupied,
                       u64 *later, u64 slots, u64 *found) {
     u64 row = thread_id();
     if (row >= nrows || *reinterpret_cast<volatile u64 *>(found) > most) return;
     u32 before = 0, count = 0;
-    u64 run = 0, begin = row_ptr[row];
+    u64 sequence = 0, begin = row_ptr[row];
     for (u64 k = begin; k < row_ptr[row + 1]; ++k) {
         u32 col = cols[k];
-        run += k > begin && col <= before;
+        sequence += k > begin && col <= before;
         before = col;
         u64 diagonal = u64(col) + nrows - row;
-        if (run == 0) {
+        if (sequence == 0) {
             u32 bit = 1u << diagonal % 32;
             u32 *word = occupied + diagonal / 32;
             if (*reinterpret_cast<volatile u32 *>(word) & bit) continue;
             if (!(atomicOr(word, bit) & bit)) ++count;
         } else {
-            u64 key = run << 33 | diagonal, slot = (key * analysis::SPREAD >> 20) % slots;
+            u64 key = sequence << 33 | diagonal, slot = (key * analysis::SPREAD >> 20) % slots;
             u64 other = 1, tries = 0;
             // Full of other keys: there are too many diagonals.
             for (; tries < slots && other != 0 && other != key; ++tries, slot = (slot + 1) % slots)

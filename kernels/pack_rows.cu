@@ -6,13 +6,13 @@
 using namespace formats;
 
 // For every slice of `c` rows, with a warp per slice, the length of its longest row in multiples of
-// `part`, rounded up, times `factor`. Unless they are null, in `full` the length of its shortest
+// `portion`, rounded up, times `factor`. Unless they are null, in `full` the length of its shortest
 // row, 0 if the slice lacks rows, and in `lengths` that of every row.
-KERNEL(pack_rows_widths)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 c, u32 part,
+KERNEL(pack_rows_widths)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 c, u32 portion,
                          u32 factor, u64 *widths, u32 *full, u32 *lengths) {
     u64 slice = thread_id() / WARP, first = slice * c, end = first + c;
     if (first >= nrows) return;
-    Rows rows{row_ptr, perm, nrows, ALL_LANES};
+    OrderedRows rows{row_ptr, perm, nrows, ALL_LANES};
     u32 most = 0, least = ALL_LANES;
     for (u64 i = first + lane_id(); i < min(end, u64(nrows)); i += WARP) {
         u32 len = u32(rows.length(perm ? perm[i] : u32(i)));
@@ -23,7 +23,7 @@ KERNEL(pack_rows_widths)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 c, 
     most = lanes_max(most);
     least = lanes_min(least);
     if (lane_id() > 0) return;
-    widths[slice] = (u64(most) + part - 1) / part * factor;
+    widths[slice] = (u64(most) + portion - 1) / portion * factor;
     if (full) full[slice] = end <= nrows ? least : 0;
 }
 
@@ -63,9 +63,10 @@ __device__ __forceinline__ void visit_entries(const u32 *cols, const B *values, 
 
 // Copies entries to their slots, those of a row beyond the first `cut` to the tail, whose number
 // before every row is `before_tail`. A warp has 32 adjacent rows in the order of `perm`, of each of
-// which a thread copies ROW_PART entries at most; `before` has the number of these parts before
-// every 32 rows, and of all. With `c` the rows are in slices of `c`, and `table` has the first slot
-// of each; with `sections` it has that many sections; with neither the beginnings of the diagonals.
+// which a thread copies ROW_PORTION entries at most; `before` has the number of these portions
+// before every 32 rows, and of all. With `c` the rows are in slices of `c`, and `table` has the
+// first slot of each; with `sections` it has that many sections; with neither the beginnings of the
+// diagonals.
 template <typename B>
 __device__ __forceinline__ void copy_entries(const u64 *row_ptr, const u32 *col_idx,
                                              const B *values, const u32 *perm, u32 nrows,
@@ -73,14 +74,14 @@ __device__ __forceinline__ void copy_entries(const u64 *row_ptr, const u32 *col_
                                              u32 sections, u32 c, u32 *cols, B *stored, u32 cut,
                                              const u64 *before_tail, u32 *tail_rows, u32 *tail_cols,
                                              B *tail_values) {
-    u64 part = thread_id() / WARP;
-    if (part >= before[slices]) return;
-    u32 slice = first_of(0u, slices, [=](u32 s) { return before[s] > part; }) - 1;
+    u64 portion = thread_id() / WARP;
+    if (portion >= before[slices]) return;
+    u32 slice = first_of(0u, slices, [=](u32 s) { return before[s] > portion; }) - 1;
     u64 place = u64(slice) * WARP + lane_id();
     if (place >= nrows) return;
     u32 row = perm ? perm[place] : u32(place);
     u64 begin = row_ptr[row], len = row_ptr[row + 1ull] - begin;
-    u64 from = (part - before[slice]) * ROW_PART, to = min(len, from + ROW_PART), end = min(to, u64(cut));
+    u64 from = (portion - before[slice]) * ROW_PORTION, to = min(len, from + ROW_PORTION), end = min(to, u64(cut));
     col_idx += begin;
     values += begin;
     auto store = [=](u64 slot, u32 col, B value) {

@@ -16,7 +16,7 @@ __device__ __forceinline__ N first_of(N from, N to, Holds holds) {
 
 // Rows in the order of `perm`, or in their own order if it is null. Rows with more than `limit`
 // entries are long rows, which are empty in slices.
-struct Rows {
+struct OrderedRows {
     const u64 *row_ptr;
     const u32 *perm;
     u32 count;

@@ -19,10 +19,10 @@ struct ExchangeState {
 };
 
 // Element and vector of a number in `count` interleaved vectors.
-struct Place {
+struct ElementPlace {
     u64 element;
     u32 vector;
-    __device__ __forceinline__ Place(u64 number, u32 count)
+    __device__ __forceinline__ ElementPlace(u64 number, u32 count)
         : element(count == 1 ? number : number / count), vector(count == 1 ? 0 : u32(number % count)) {}
     __device__ __forceinline__ u64 of(u64 element, u32 count) const { return element * count + vector; }
 };
@@ -41,7 +41,7 @@ __device__ __forceinline__ void send(const T *x, const u32 *elements, u32 count,
         u64 end = table[n * NEIGHBOUR];
         T *inbox = reinterpret_cast<T *>(table[n * NEIGHBOUR + 1]) + (round % 2) * table[n * NEIGHBOUR + 2];
         for (u64 i = begin * count + thread_id(); i < end * count; i += u64(gridDim.x) * BLOCK) {
-            Place from(i, count);
+            ElementPlace from(i, count);
             inbox[i - begin * count] = gather(x + from.of(elements[from.element], count));
         }
         begin = end;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void receive(T *used, const T *x, const u32 *own, u64
     u64 stride = u64(gridDim.x) * BLOCK;
     auto place_of = [=](u64 element) { return places ? u64(places[element]) : element; };
     for (u64 i = thread_id(); i < own_count * count; i += stride) {
-        Place from(i, count);
+        ElementPlace from(i, count);
         used[from.of(place_of(own_place + from.element), count)] = gather(x + from.of(own[from.element], count));
     }
     u32 round = state.round();
@@ -72,7 +72,7 @@ __device__ __forceinline__ void receive(T *used, const T *x, const u32 *own, u64
     __syncthreads();
     inbox += (round % 2) * received * count;
     for (u64 i = thread_id(); i < received * count; i += stride) {
-        Place from(i, count);
+        ElementPlace from(i, count);
         u64 element = from.element < own_place ? from.element : from.element + own_count;
         used[from.of(place_of(element), count)] = __ldcg(inbox + i);
     }
@@ -85,7 +85,7 @@ __device__ __forceinline__ void place(T *y, const u32 *rows, const T *products, 
     wait_for_previous_launch();
     trigger_next_launch();
     for (u64 i = thread_id(); i < elements; i += u64(gridDim.x) * BLOCK) {
-        Place to(i, count);
+        ElementPlace to(i, count);
         y[to.of(rows[to.element], count)] = gather(products + i);
     }
 }

@@ -13,7 +13,7 @@ struct Lane {
     u32 row;
     bool is_long;
 
-    __device__ __forceinline__ Lane(const Rows &rows, u32 slice) : begin(0), len(0), row(0), is_long(false) {
+    __device__ __forceinline__ Lane(const OrderedRows &rows, u32 slice) : begin(0), len(0), row(0), is_long(false) {
         u64 i = u64(slice) * WARP + threadIdx.x % WARP;
         if (i >= rows.count) return;
         row = rows.perm ? rows.perm[i] : u32(i);

@@ -20,7 +20,7 @@ struct LongRowCounts {
 
 // Calls `visit(row, length)` for the long rows of this thread.
 template <typename Visit>
-__device__ __forceinline__ void visit_long_rows(const Rows &rows, Visit visit) {
+__device__ __forceinline__ void visit_long_rows(const OrderedRows &rows, Visit visit) {
     for (u32 k = 0; k < SCANNED; ++k) {
         u64 row = u64(blockIdx.x) * LONG_TILE + threadIdx.x * SCANNED + k;
         if (row >= rows.count) return;
@@ -42,7 +42,7 @@ KERNEL(pack_long_count)(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
 // Number, first piece and first entry of every long row. `sums` are the prefix sums over the tiles.
 KERNEL(pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums, u32 *long_rows,
                        u32 *firsts, u64 *begins) {
-    Rows rows{row_ptr, nullptr, nrows, limit};
+    OrderedRows rows{row_ptr, nullptr, nrows, limit};
     LongRowCounts own;
     visit_long_rows(rows, [&](u32, u64 len) { own.add(len); });
     LongRowCounts before;

@@ -1,4 +1,5 @@
-// Packing on a GPU: work of a warp on a slice, or on a part of a wide slice, with one row per lane.
+// Packing on a GPU: work of a warp on a slice, or on a portion of a wide slice, with one row per
+// lane.
 
 #pragma once
 
@@ -9,11 +10,11 @@ constexpr u32 SIGN = 0x80000000;
 
 __device__ __forceinline__ u32 padded_bytes(u32 bytes) { return (bytes + UNIT - 1) / UNIT * UNIT; }
 
-// Kind, length of a step and numbers of steps of a slice, from its header: `Shape` in
+// Kind, columns of a step and numbers of steps of a slice, from its header: `SliceShape` in
 // src/formats/psell/index.rs.
 struct SliceShape {
     u32 kind;
-    u32 run;
+    u32 step_columns;
     u32 full;
     u32 width;
 
@@ -21,7 +22,7 @@ struct SliceShape {
         return {bits & 3, (bits >> 2 & 3) + 1, bits >> 4 & MAX_WIDTH, bits >> (4 + WIDTH_BITS)};
     }
     __device__ __forceinline__ u32 bits() const {
-        return kind | (run - 1) << 2 | full << 4 | width << (4 + WIDTH_BITS);
+        return kind | (step_columns - 1) << 2 | full << 4 | width << (4 + WIDTH_BITS);
     }
 };
 
@@ -45,41 +46,41 @@ __device__ __forceinline__ u32 visit_slots(const Lane &own, const u32 *cols, con
     return count;
 }
 
-// A slice with a row of more than PART entries is wide. A single warp would finish it long after
-// all others, so that each of its parts has a warp.
-static_assert(PART % 6 == 0, "runs are not cut");
+// A slice with a row of more than PORTION entries is wide. A single warp would finish it long after
+// all others, so that each of its portions has a warp.
+static_assert(PORTION % 6 == 0, "steps are not cut");
 
-__device__ __forceinline__ bool is_wide(const Lane &own) { return __any_sync(ALL_LANES, own.len > PART); }
+__device__ __forceinline__ bool is_wide(const Lane &own) { return __any_sync(ALL_LANES, own.len > PORTION); }
 
-// Part of a wide slice. The parts of a slice are consecutive.
-struct Part {
+// Portion of a wide slice. The portions of a slice are consecutive.
+struct Portion {
     u32 slice;
     u32 number;
 
     // First entry in a row of `len`, and the entry after the last one.
-    __device__ __forceinline__ u32 from(u32 len) const { return min(len, number * PART); }
-    __device__ __forceinline__ u32 to(u32 len) const { return min(len, (number + 1) * PART); }
+    __device__ __forceinline__ u32 from(u32 len) const { return min(len, number * PORTION); }
+    __device__ __forceinline__ u32 to(u32 len) const { return min(len, (number + 1) * PORTION); }
 };
 
 // Properties of the columns of a slice.
 enum { RISES = 1, TWOS = 2, THREES = 4 };
-struct Columns {
+struct ColumnSurvey {
     u32 first;
     u32 last;
-    // RISES if all rows ascend strictly; TWOS and THREES if all rows consist of runs of two or
+    // RISES if all rows ascend strictly; TWOS and THREES if all rows consist of steps of two or
     // three consecutive columns.
     u32 flags;
 };
 
-// Properties of a lane's row, or of its entries in a part.
-struct Survey {
+// Properties of a lane's row, or of its entries in a portion.
+struct LaneSurvey {
     u32 first = ALL_LANES;
     u32 last = 0;
     bool rises = true;
     bool twos;
     bool threes;
 
-    __device__ __forceinline__ Survey(const u32 *cols, u32 len, u32 from, u32 to)
+    __device__ __forceinline__ LaneSurvey(const u32 *cols, u32 len, u32 from, u32 to)
         : twos(len % 2 == 0), threes(len % 3 == 0) {
         u32 before = from > 0 && from < to ? __ldg(cols + from - 1) : 0, third = 0;
 #pragma unroll 4
@@ -97,7 +98,7 @@ struct Survey {
     }
 
     // Combines the properties of all lanes.
-    __device__ __forceinline__ Columns columns() const {
+    __device__ __forceinline__ ColumnSurvey columns() const {
         u32 flags = (__all_sync(ALL_LANES, rises) ? RISES : 0) | (__all_sync(ALL_LANES, twos) ? TWOS : 0) |
                     (__all_sync(ALL_LANES, threes) ? THREES : 0);
         return {lanes_min(first), lanes_max(last), flags};
@@ -106,18 +107,18 @@ struct Survey {
 
 // Encoding of a relative slice: shape, base, entries and bytes of its index; `Encoded` in
 // src/formats/psell/index.rs.
-__device__ __forceinline__ uint4 relative(const Lane &own, const Columns &columns) {
+__device__ __forceinline__ uint4 relative(const Lane &own, const ColumnSurvey &columns) {
     u32 longest = lanes_max(own.len), shortest = lanes_min(own.len);
     u32 entries = subwarp_sum(own.len, WARP);
     u32 first = min(columns.first, columns.last);
-    u32 run = columns.flags & THREES ? 3 : columns.flags & TWOS ? 2 : 1;
-    // The largest index is that of the first column of a run.
+    u32 step_columns = columns.flags & THREES ? 3 : columns.flags & TWOS ? 2 : 1;
+    // The largest index is that of the first column of a step.
     u32 span = columns.last - first;
-    span -= min(span, run - 1);
+    span -= min(span, step_columns - 1);
     u32 kind = span < 1 << 8 ? RELATIVE8 : span < 1 << 16 ? RELATIVE16 : RELATIVE32;
     u32 size = kind == RELATIVE8 ? 1 : kind == RELATIVE16 ? 2 : 4;
-    SliceShape shape{kind, run, shortest / run, longest / run};
-    u32 bytes = padded_bytes((shape.width - shape.full) * u32(sizeof(u32))) + padded_bytes(entries / run * size);
+    SliceShape shape{kind, step_columns, shortest / step_columns, longest / step_columns};
+    u32 bytes = padded_bytes((shape.width - shape.full) * u32(sizeof(u32))) + padded_bytes(entries / step_columns * size);
     return make_uint4(shape.bits(), kind == RELATIVE32 ? 0 : first, entries, bytes);
 }
 
@@ -133,9 +134,9 @@ __device__ __forceinline__ u32 most_slots(const Lane &own, uint4 relative) {
     return min(min(relative.w / u32(sizeof(u32)), DIAGONAL_SLOTS * lanes_max(own.len)), MAX_WIDTH);
 }
 
-// Number of slots of a slice or of a part, number of those that every lane has, and a hash of the
-// slots.
-struct Slots {
+// Number of slots of a slice or of a portion, number of those that every lane has, and a hash of
+// the slots.
+struct SlotCounts {
     u32 count = 0;
     u32 full = 0;
     u64 hash = 0;
@@ -152,20 +153,20 @@ struct Slots {
 
 // The diagonal slice with these slots, if they take no more bytes than `relative` and are not more
 // than `most`. Else `relative`.
-__device__ __forceinline__ uint4 diagonal_or(uint4 relative, const Slots &slots, u32 most) {
+__device__ __forceinline__ uint4 diagonal_or(uint4 relative, const SlotCounts &slots, u32 most) {
     u32 bytes = (padded(slots.full) + 2 * padded(slots.count - min(slots.full, slots.count))) * u32(sizeof(u32));
     if (slots.count > most || bytes > relative.w) return relative;
     return make_uint4(SliceShape{DIAGONAL, 1, slots.full, slots.count}.bits(), 0, relative.z, bytes);
 }
 
-// First delta of a part: column minus row of the part's first entry in the longest row, the first
-// one of equals, so that equal slots are cut at the same deltas.
-__device__ __forceinline__ int part_delta(const Lane &own, const u32 *cols, u32 part) {
+// First delta of a portion: column minus row of the portion's first entry in the longest row, the
+// first one of equals, so that equal slots are cut at the same deltas.
+__device__ __forceinline__ int portion_delta(const Lane &own, const u32 *cols, u32 portion) {
     u32 longest = __ffs(__ballot_sync(ALL_LANES, own.len == lanes_max(own.len))) - 1;
-    u32 delta = lane_id() == longest ? __ldg(cols + part * PART) - own.row : 0;
+    u32 delta = lane_id() == longest ? __ldg(cols + portion * PORTION) - own.row : 0;
     return int(__shfl_sync(ALL_LANES, delta, longest));
 }
-__device__ __forceinline__ bool is_last(const Lane &own, u32 part) { return (part + 1) * PART >= lanes_max(own.len); }
+__device__ __forceinline__ bool is_last(const Lane &own, u32 portion) { return (portion + 1) * PORTION >= lanes_max(own.len); }
 
 // Number of those of `count` ascending numbers that are below a bound.
 template <typename At>
@@ -183,10 +184,11 @@ __device__ __forceinline__ u32 entries_below(const Lane &own, const u32 *cols, i
     return count_below(own.len, bound, [&](u32 k) { return int(__ldg(cols + k) - own.row); });
 }
 
-// Entries of a row in a part of the slots, as a row of its own that begins with the first of them.
-__device__ __forceinline__ Lane slots_of_part(const Lane &own, const u32 *cols, u32 part) {
-    u32 from = part == 0 ? 0 : entries_below(own, cols, part_delta(own, cols, part));
-    u32 to = is_last(own, part) ? own.len : entries_below(own, cols, part_delta(own, cols, part + 1));
+// Entries of a row in a portion of the slots, as a row of its own that begins with the first of
+// them.
+__device__ __forceinline__ Lane slots_of_portion(const Lane &own, const u32 *cols, u32 portion) {
+    u32 from = portion == 0 ? 0 : entries_below(own, cols, portion_delta(own, cols, portion));
+    u32 to = is_last(own, portion) ? own.len : entries_below(own, cols, portion_delta(own, cols, portion + 1));
     Lane some = own;
     some.begin += from;
     some.len = to - from;
@@ -279,23 +281,23 @@ __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, c
                                              Sink<B> sink, u32 from, u32 to, u32 single) {
     u32 *masks = reinterpret_cast<u32 *>(index);
     u8 *indices = index + padded(shape.width - shape.full) * sizeof(u32);
-    group = shape.run == 1 ? group : 0;
-    // `single` is the position of the indices of the next masked step. Its values begin at `run`
-    // times that position.
+    group = shape.step_columns == 1 ? group : 0;
+    // `single` is the position of the indices of the next masked step. Its values begin at
+    // `step_columns` times that position.
     for (u32 batch = from; batch < to; batch += STEPS) {
         // All loads come before the first store.
         u32 col[STEPS];
         B value[STEPS];
 #pragma unroll
         for (u32 b = 0; b < STEPS; ++b) {
-            u32 k = (batch + b) * shape.run;
+            u32 k = (batch + b) * shape.step_columns;
             bool has = batch + b < to && k < own.len;
             col[b] = has ? __ldg(cols + k) : 0;
             value[b] = has && sink.values ? __ldg(values + k) : 0;
         }
 #pragma unroll
         for (u32 b = 0; b < STEPS; ++b) {
-            u32 step = batch + b, k = step * shape.run;
+            u32 step = batch + b, k = step * shape.step_columns;
             if (step >= to) break;
             bool has = k < own.len, full = step < shape.full;
             u32 mask = __ballot_sync(ALL_LANES, has), count = __popc(mask);
@@ -306,9 +308,9 @@ __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, c
                 if (shape.kind == RELATIVE8) indices[at] = u8(offset);
                 else if (shape.kind == RELATIVE16) reinterpret_cast<u16 *>(indices)[at] = u16(offset);
                 else reinterpret_cast<u32 *>(indices)[at] = offset;
-                for (u32 r = 0; r < shape.run && sink.values; ++r) {
-                    u32 place = full ? full_position(k + r, shape.full * shape.run, group)
-                                     : single * shape.run + r * count + lanes_before(mask);
+                for (u32 r = 0; r < shape.step_columns && sink.values; ++r) {
+                    u32 place = full ? full_position(k + r, shape.full * shape.step_columns, group)
+                                     : single * shape.step_columns + r * count + lanes_before(mask);
                     sink.put(first + place, r == 0 ? value[b] : __ldg(values + k + r));
                 }
             }
@@ -317,13 +319,14 @@ __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, c
     }
 }
 
-// Position of the first slot of a part, between the positions `start` and `end` of the whole slice.
+// Position of the first slot of a portion, between the positions `start` and `end` of the whole
+// slice.
 __device__ __forceinline__ Cut cut_slots(const Lane &own, const u32 *cols, SliceShape shape,
-                                         const u8 *index, u32 part, Cut start, Cut end) {
-    if (part == 0) return start;
-    if (part * PART >= lanes_max(own.len)) return end;
+                                         const u8 *index, u32 portion, Cut start, Cut end) {
+    if (portion == 0) return start;
+    if (portion * PORTION >= lanes_max(own.len)) return end;
     const int *full = reinterpret_cast<const int *>(index), *partial = full + padded(shape.full);
-    int bound = part_delta(own, cols, part);
+    int bound = portion_delta(own, cols, portion);
     return {count_below(end.full, bound, [&](u32 k) { return __ldg(full + k); }),
             count_below(end.partial, bound, [&](u32 k) { return __ldg(partial + k); }),
             entries_below(own, cols, bound)};

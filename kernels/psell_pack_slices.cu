@@ -1,5 +1,5 @@
 // Packing on a GPU: encoding of every slice, its position, its values and its index. One warp per
-// slice, or per part of a wide slice, with one row per lane.
+// slice, or per portion of a wide slice, with one row per lane.
 
 #include "common.cuh"
 #include "psell_pack_slice.cuh"
@@ -9,28 +9,28 @@ __device__ __forceinline__ u64 table_key(u64 hash) { return hash == 0 ? 1 : hash
 
 // Chooses the encoding of every slice, as `Chooser` in src/formats/psell/index.rs, and for diagonal
 // ones computes a hash that slices with equal slots share. `skip` gets the mask of lanes with long
-// rows. Wide slices are only cut into `parts`.
+// rows. Wide slices are only cut into `portions`.
 KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 ncols,
-                    u32 limit, uint4 *encoded, u64 *hashes, u32 *skip, Part *parts, u64 *found) {
+                    u32 limit, uint4 *encoded, u64 *hashes, u32 *skip, Portion *portions, u64 *found) {
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
-    Lane own(Rows{row_ptr, perm, nrows, limit}, slice);
+    Lane own(OrderedRows{row_ptr, perm, nrows, limit}, slice);
     const u32 *cols = col_idx + own.begin;
     u32 long_lanes = __ballot_sync(ALL_LANES, own.is_long);
     if (lane_id() == 0) skip[slice] = long_lanes;
     if (is_wide(own)) {
-        u32 count = (lanes_max(own.len) + PART - 1) / PART;
-        u64 at = lane_id() == 0 ? atomicAdd(found + FOUND_PARTS, u64(count)) : 0;
+        u32 count = (lanes_max(own.len) + PORTION - 1) / PORTION;
+        u64 at = lane_id() == 0 ? atomicAdd(found + FOUND_PORTIONS, u64(count)) : 0;
         at = __shfl_sync(ALL_LANES, at, 0);
-        for (u32 p = lane_id(); p < count; p += WARP) parts[at + p] = {slice, p};
-        // Initial value for the properties of its parts, which are combined there.
+        for (u32 p = lane_id(); p < count; p += WARP) portions[at + p] = {slice, p};
+        // Initial value for the properties of its portions, which are combined there.
         if (lane_id() == 0) encoded[slice] = make_uint4(ALL_LANES, 0, RISES | TWOS | THREES, 0);
         return;
     }
-    Survey survey(cols, own.len, 0, own.len);
-    Columns columns = survey.columns();
+    LaneSurvey survey(cols, own.len, 0, own.len);
+    ColumnSurvey columns = survey.columns();
     uint4 chosen = relative(own, columns);
-    Slots slots;
+    SlotCounts slots;
     u64 end = min((u64(slice) + 1) * WARP, u64(nrows));
     bool reached = own.len == 0 || (in_reach(survey.first, own.row) && in_reach(survey.last, own.row));
     if (!perm && end <= ncols && columns.flags & RISES && __all_sync(ALL_LANES, reached)) {
@@ -44,56 +44,56 @@ KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32
     }
 }
 
-// Wide slices. The warps of a grid share the parts, whose number only the GPU knows yet.
+// Wide slices. The warps of a grid share the portions, whose number only the GPU knows yet.
 template <typename Visit>
-__device__ __forceinline__ void visit_parts(const Part *parts, const u64 *found, Visit visit) {
+__device__ __forceinline__ void visit_portions(const Portion *portions, const u64 *found, Visit visit) {
     u64 warps = u64(gridDim.x) * WARPS;
-    for (u64 i = thread_id() / WARP; i < found[FOUND_PARTS]; i += warps) visit(i, parts[i]);
+    for (u64 i = thread_id() / WARP; i < found[FOUND_PORTIONS]; i += warps) visit(i, portions[i]);
 }
 
-// Combines the properties of the columns of all parts.
+// Combines the properties of the columns of all portions.
 KERNEL(pack_survey_wide)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows,
-                         u32 limit, const Part *parts, const u64 *found, uint4 *encoded) {
-    visit_parts(parts, found, [&](u64, Part part) {
-        Lane own(Rows{row_ptr, perm, nrows, limit}, part.slice);
-        Columns columns = Survey(col_idx + own.begin, own.len, part.from(own.len), part.to(own.len)).columns();
+                         u32 limit, const Portion *portions, const u64 *found, uint4 *encoded) {
+    visit_portions(portions, found, [&](u64, Portion portion) {
+        Lane own(OrderedRows{row_ptr, perm, nrows, limit}, portion.slice);
+        ColumnSurvey columns = LaneSurvey(col_idx + own.begin, own.len, portion.from(own.len), portion.to(own.len)).columns();
         if (lane_id() == 0) {
-            atomicMin(&encoded[part.slice].x, columns.first);
-            atomicMax(&encoded[part.slice].y, columns.last);
-            atomicAnd(&encoded[part.slice].z, columns.flags);
+            atomicMin(&encoded[portion.slice].x, columns.first);
+            atomicMax(&encoded[portion.slice].y, columns.last);
+            atomicAnd(&encoded[portion.slice].z, columns.flags);
         }
     });
 }
-__device__ __forceinline__ Columns surveyed(const uint4 *encoded, u32 slice) {
+__device__ __forceinline__ ColumnSurvey surveyed(const uint4 *encoded, u32 slice) {
     const u32 *all = reinterpret_cast<const u32 *>(encoded + slice);
     return {all[0], all[1], all[2]};
 }
 
-// Number of slots of a part that has too many.
+// Number of slots of a portion that has too many.
 constexpr u32 MANY = ~0u;
 
 // Counts the slots of rows in their order, and those of the slice in the last word of `encoded`,
 // until they are too many.
 KERNEL(pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 limit,
-                        const Part *parts, const u64 *found, uint4 *encoded, Slots *counted) {
+                        const Portion *portions, const u64 *found, uint4 *encoded, SlotCounts *counted) {
     // Number of slots after which a warp reads the counts of the others.
     constexpr u32 ROUND = 32;
-    visit_parts(parts, found, [&](u64 i, Part part) {
-        Lane own(Rows{row_ptr, nullptr, nrows, limit}, part.slice);
+    visit_portions(portions, found, [&](u64 i, Portion portion) {
+        Lane own(OrderedRows{row_ptr, nullptr, nrows, limit}, portion.slice);
         const u32 *cols = col_idx + own.begin;
-        Columns columns = surveyed(encoded, part.slice);
+        ColumnSurvey columns = surveyed(encoded, portion.slice);
         u32 most = most_slots(own, relative(own, columns));
-        Slots slots;
+        SlotCounts slots;
         slots.count = MANY;
-        u64 end = min((u64(part.slice) + 1) * WARP, u64(nrows));
+        u64 end = min((u64(portion.slice) + 1) * WARP, u64(nrows));
         bool reached = own.len == 0 || (in_reach(__ldg(cols), own.row) && in_reach(__ldg(cols + own.len - 1), own.row));
         if (end <= ncols && columns.flags & RISES && __all_sync(ALL_LANES, reached)) {
-            Lane some = slots_of_part(own, cols, part.number);
+            Lane some = slots_of_portion(own, cols, portion.number);
             u32 seen = 0, room = most;
             u32 count = visit_slots(some, col_idx + some.begin, room, [&](int delta, u32 mask) {
                 slots.add(delta, mask);
                 if (++seen % ROUND != 0) return;
-                u32 all = lane_id() == 0 ? atomicAdd(&encoded[part.slice].w, ROUND) + ROUND : 0;
+                u32 all = lane_id() == 0 ? atomicAdd(&encoded[portion.slice].w, ROUND) + ROUND : 0;
                 if (__shfl_sync(ALL_LANES, all, 0) > most) room = 0;
             });
             if (count <= room) slots.count = count;
@@ -104,17 +104,17 @@ KERNEL(pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 n
 
 // Chooses the encoding of wide slices. Without `counted` they are not diagonal.
 KERNEL(pack_choose_wide)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limit,
-                         const Part *parts, const u64 *found, const Slots *counted, uint4 *encoded,
+                         const Portion *portions, const u64 *found, const SlotCounts *counted, uint4 *encoded,
                          u64 *hashes) {
-    visit_parts(parts, found, [&](u64 i, Part part) {
-        if (part.number != 0) return;
-        Lane own(Rows{row_ptr, perm, nrows, limit}, part.slice);
-        uint4 chosen = relative(own, surveyed(encoded, part.slice));
-        u32 count = (lanes_max(own.len) + PART - 1) / PART;
-        Slots slots;
+    visit_portions(portions, found, [&](u64 i, Portion portion) {
+        if (portion.number != 0) return;
+        Lane own(OrderedRows{row_ptr, perm, nrows, limit}, portion.slice);
+        uint4 chosen = relative(own, surveyed(encoded, portion.slice));
+        u32 count = (lanes_max(own.len) + PORTION - 1) / PORTION;
+        SlotCounts slots;
         bool many = !counted;
         for (u32 p = 0; p < count && !many; ++p) {
-            Slots some = counted[i + p];
+            SlotCounts some = counted[i + p];
             many = some.count == MANY;
             slots.count += some.count;
             slots.full += some.full;
@@ -123,8 +123,8 @@ KERNEL(pack_choose_wide)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 lim
         if (!many) chosen = diagonal_or(chosen, slots, most_slots(own, chosen));
         __syncwarp();
         if (lane_id() == 0) {
-            encoded[part.slice] = chosen;
-            hashes[part.slice] = table_key(slots.hash);
+            encoded[portion.slice] = chosen;
+            hashes[portion.slice] = table_key(slots.hash);
         }
     });
 }
@@ -186,41 +186,41 @@ KERNEL(pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit,
     uint4 header = headers[slice];
     SliceShape shape = SliceShape::of(header.w);
     if (shape.kind != DIAGONAL || owners[slice] != slice) return;
-    Lane own(Rows{row_ptr, nullptr, nrows, limit}, slice);
+    Lane own(OrderedRows{row_ptr, nullptr, nrows, limit}, slice);
     if (!is_wide(own)) put_slots(own, col_idx + own.begin, shape, index + u64(header.y) * UNIT, 0, 0);
 }
 
-// The same for a part of a wide slice.
+// The same for a portion of a wide slice.
 KERNEL(pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit,
-                        const uint4 *headers, const u32 *owners, u8 *index, const Part *parts,
-                        const Slots *counted, u32 count) {
+                        const uint4 *headers, const u32 *owners, u8 *index, const Portion *portions,
+                        const SlotCounts *counted, u32 count) {
     u64 i = thread_id() / WARP;
     if (i >= count) return;
-    Part part = parts[i];
-    uint4 header = headers[part.slice];
+    Portion portion = portions[i];
+    uint4 header = headers[portion.slice];
     SliceShape shape = SliceShape::of(header.w);
-    if (shape.kind != DIAGONAL || owners[part.slice] != part.slice) return;
+    if (shape.kind != DIAGONAL || owners[portion.slice] != portion.slice) return;
     u32 full = 0, partial = 0;
-    for (u32 p = lane_id(); p < part.number; p += WARP) {
-        const Slots &before = counted[i - part.number + p];
+    for (u32 p = lane_id(); p < portion.number; p += WARP) {
+        const SlotCounts &before = counted[i - portion.number + p];
         full += before.full;
         partial += before.count - before.full;
     }
-    Lane own(Rows{row_ptr, nullptr, nrows, limit}, part.slice);
-    Lane some = slots_of_part(own, col_idx + own.begin, part.number);
+    Lane own(OrderedRows{row_ptr, nullptr, nrows, limit}, portion.slice);
+    Lane some = slots_of_portion(own, col_idx + own.begin, portion.number);
     put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * UNIT,
               subwarp_sum(full, WARP), subwarp_sum(partial, WARP));
 }
 
 // Writes the values of a slice, and its index if it is relative. `group` is the binary logarithm of
 // the group. Sets FOUND_WRONG if its slots differ from those of the slice whose index it shares.
-// For wide slices it writes the steps or slots of a part, else all.
+// For wide slices it writes the steps or slots of a portion, else all.
 template <bool WIDE, typename B>
-__device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u32 *col_idx,
+__device__ __forceinline__ void write_slice(const OrderedRows &rows, Portion portion, const u32 *col_idx,
                                             const B *values, const uint4 *headers, u32 group,
                                             u8 *index, Sink<B> sink, u64 *found) {
-    uint4 header = headers[part.slice];
-    Lane own(rows, part.slice);
+    uint4 header = headers[portion.slice];
+    Lane own(rows, portion.slice);
     if (!WIDE && is_wide(own)) return;
     SliceShape shape = SliceShape::of(header.w);
     const u32 *cols = col_idx + own.begin;
@@ -231,16 +231,16 @@ __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u
     if (shape.kind != DIAGONAL) {
         u32 from = 0, to = shape.width;
         if (WIDE) {
-            from = min(to, part.number * (PART / shape.run));
-            to = min(to, from + PART / shape.run);
-            single = subwarp_sum(min(own.len / shape.run, max(from, shape.full)), WARP);
+            from = min(to, portion.number * (PORTION / shape.step_columns));
+            to = min(to, from + PORTION / shape.step_columns);
+            single = subwarp_sum(min(own.len / shape.step_columns, max(from, shape.full)), WARP);
         }
         put_relative(own, cols, values, shape, header.z, at, group, first, sink, from, to, single);
     } else {
         Cut from{0, 0, 0}, to{shape.full, shape.width - shape.full, own.len};
         if (WIDE) {
-            from = cut_slots(own, cols, shape, at, part.number, from, to);
-            to = cut_slots(own, cols, shape, at, part.number + 1, Cut{0, 0, 0}, to);
+            from = cut_slots(own, cols, shape, at, portion.number, from, to);
+            to = cut_slots(own, cols, shape, at, portion.number + 1, Cut{0, 0, 0}, to);
             single += subwarp_sum(from.next, WARP) - from.full * WARP;
         }
         if (!put_diagonal(own, cols, values, shape, at, group, first, sink, from, to, single)) found[FOUND_WRONG] = 1;
@@ -256,10 +256,10 @@ __device__ __forceinline__ void write_slice(const Rows &rows, Part part, const u
     }                                                                                                                                     \
     KERNEL_WITH(NAME##_wide, COPY_BLOCKS)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit, \
                        const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found,            \
-                       const Part *parts, u32 count) {                                                                                    \
+                       const Portion *portions, u32 count) {                                                                              \
         u64 i = thread_id() / WARP;                                                                                                       \
         if (i >= count) return;                                                                                                           \
-        write_slice<true, B>({row_ptr, perm, nrows, limit}, parts[i], col_idx, values, headers, group, index, {stored, keys, codes},      \
+        write_slice<true, B>({row_ptr, perm, nrows, limit}, portions[i], col_idx, values, headers, group, index, {stored, keys, codes},   \
                              found);                                                                                                      \
     }
 

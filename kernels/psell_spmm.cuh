@@ -242,10 +242,10 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers,
     values += u64(header.x) * UNIT;
     Values own(whole_address(values), dictionary, shared);
     const u8 *at = whole_address(index + u64(header.y) * UNIT);
-    u32 kind = header.w & 3, run = header.w >> 2 & 3;
+    u32 kind = header.w & 3, step_columns = (header.w >> 2 & 3) + 1;
     u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
     if (kind == DIAGONAL || shift >= PREFETCH_SHIFT) {
-        prefetch(values, full * (run + 1) * (WARP * Values::BYTES));
+        prefetch(values, full * step_columns * (WARP * Values::BYTES));
         if (kind != DIAGONAL) prefetch(at, full * WARP << (kind - 1));
     }
     u32 row = u32(min(i, u64(nrows) - 1));
@@ -255,8 +255,8 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers,
     } else {
         if (perm) row = fetch<Values::IN_L2>(perm + row);
         x.x = x.offset_by(x.x, header.z);
-        if (run == 0) add_relative<V, 1>(kind, sum, at, own, full, width, lane, x);
-        else if (run == 1) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);
+        if (step_columns == 1) add_relative<V, 1>(kind, sum, at, own, full, width, lane, x);
+        else if (step_columns == 2) add_relative<V, 2>(kind, sum, at, own, full, width, lane, x);
         else add_relative<V, 3>(kind, sum, at, own, full, width, lane, x);
     }
     // Recomputed here: keeping it alive takes a register.

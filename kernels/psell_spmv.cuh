@@ -358,8 +358,8 @@ __device__ __forceinline__ void packed_rows(
     trigger_next_launch();
     if (has_slice) {
         const u8 *at = index + u64(header.y) * UNIT;
-        // `SliceShape` in psell_pack_slice.cuh, with the length of a step less 1.
-        u32 kind = header.w & 3, run = header.w >> 2 & 3;
+        // `SliceShape` in psell_pack_slice.cuh.
+        u32 kind = header.w & 3, step_columns = (header.w >> 2 & 3) + 1;
         u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
         by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
             constexpr bool IN_L2 = decltype(in_l2)::value;
@@ -370,8 +370,8 @@ __device__ __forceinline__ void packed_rows(
                 sum = diagonal_sum<8, V>(at, own, full, width, shift, lane, x + row);
             } else if constexpr (!DIAGONALS) {
                 const T *base = x + header.z;
-                if (run == 0) sum = relative_sum<V, 1>(kind, at, own, full, width, shift, lane, base);
-                else if (run == 1) sum = relative_sum<V, 2>(kind, at, own, full, width, shift, lane, base);
+                if (step_columns == 1) sum = relative_sum<V, 1>(kind, at, own, full, width, shift, lane, base);
+                else if (step_columns == 2) sum = relative_sum<V, 2>(kind, at, own, full, width, shift, lane, base);
                 else sum = relative_sum<V, 3>(kind, at, own, full, width, shift, lane, base);
             }
         });

@@ -38,7 +38,7 @@ __device__ __forceinline__ void arrive_copied(u64 *barrier) {
 __device__ __forceinline__ void wait_for(u64 *barrier, u32 odd) {
     u32 over;
     do {
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.half_number.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(over)
                      : "r"(shared_address(barrier)), "r"(odd)
                      : "memory");
@@ -65,13 +65,13 @@ struct Buffers {
     UnitColumns<U> x;
 
     // Bytes of the even or of the odd columns.
-    __device__ __forceinline__ u32 part() const { return (half + HALO) * u32(UNITS * sizeof(U)); }
+    __device__ __forceinline__ u32 half_bytes() const { return (half + HALO) * u32(UNITS * sizeof(U)); }
 
-    __device__ __forceinline__ void load_column(u8 *part_at, u32 place, const U *from) const {
-        begin_copy(reinterpret_cast<float4 *>(part_at + place * (UNITS * sizeof(U))),
+    __device__ __forceinline__ void load_column(u8 *half_at, u32 place, const U *from) const {
+        begin_copy(reinterpret_cast<float4 *>(half_at + place * (UNITS * sizeof(U))),
                    reinterpret_cast<const float4 *>(from));
         if (place < HALO)
-            begin_copy(reinterpret_cast<float4 *>(part_at + (place + half) * (UNITS * sizeof(U))),
+            begin_copy(reinterpret_cast<float4 *>(half_at + (place + half) * (UNITS * sizeof(U))),
                        reinterpret_cast<const float4 *>(from));
     }
 
@@ -83,18 +83,18 @@ struct Buffers {
 #pragma unroll 1
         for (u32 s = 0; s < bands; ++s) {
             i64 first = i64(row) + skip + __ldg(starts + s);
-            u8 *part_at = bytes + (s * 2 + odd) * part() + unit * sizeof(U);
+            u8 *half_at = bytes + (s * 2 + odd) * half_bytes() + unit * sizeof(U);
             u32 h = place + thread / (2 * UNITS), i = thread / UNITS;
             if (first >= 0 && first + count <= ncols) {
                 const u8 *from = reinterpret_cast<const u8 *>(x.x + own) + (first + i) * x.stride;
                 u64 on = u64(threads / UNITS) * u32(x.stride);
 #pragma unroll 4
                 for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS), from += on)
-                    load_column(part_at, min(h, h - half), reinterpret_cast<const U *>(from));
+                    load_column(half_at, min(h, h - half), reinterpret_cast<const U *>(from));
             } else {
 #pragma unroll 1
                 for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS))
-                    load_column(part_at, min(h, h - half),
+                    load_column(half_at, min(h, h - half),
                                 x.offset_by(x.x + own,
                                             u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
             }
@@ -196,11 +196,11 @@ struct Word {
 
     // Enters the slot in the table. The columns of the warp begin at position `from`.
     template <typename T>
-    __device__ __forceinline__ void note(u8 *table, u32 lane, u32 full, u32 width, u32 from,
-                                         u32 half, u32 part, u32 bytes) const {
-        u32 odd = place >> 16 & 1, parts = place >> 16 & 0x7FFF, at = from + (place & 0xFFFF);
+    __device__ __forceinline__ void enter(u8 *table, u32 lane, u32 full, u32 width, u32 from,
+                                          u32 half, u32 half_bytes, u32 bytes) const {
+        u32 odd = place >> 16 & 1, half_number = place >> 16 & 0x7FFF, at = from + (place & 0xFFFF);
         at = min(at, at - half);
-        u32 first = parts * part + at * bytes, second = (parts ^ 1) * part + (at + odd) * bytes;
+        u32 first = half_number * half_bytes + at * bytes, second = (half_number ^ 1) * half_bytes + (at + odd) * bytes;
         if (lane < full) reinterpret_cast<uint2 *>(table)[lane] = {first | (place & REUSES_COLUMN), second};
         if (width == full) return;
         u32 count = __popc(mask), before = count;
@@ -257,7 +257,7 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
 
     // After the buffers, every warp has space for the values of two slices and for its slot table.
     constexpr u32 COLUMN = UNITS * sizeof(Unit<T, N>);
-    u8 *own = buffers.bytes + buffers.bands * 2 * buffers.part() + warp * (2 * most + TABLE), *table = own + 2 * most;
+    u8 *own = buffers.bytes + buffers.bands * 2 * buffers.half_bytes() + warp * (2 * most + TABLE), *table = own + 2 * most;
     u32 slice = begin + warp, row = lane / UNITS * 2, unit = lane % UNITS, from = warp * (WARP / 2), phases = 0;
     const u8 *mine = buffers.bytes + row / 2 * COLUMN + unit * sizeof(Unit<T, N>);
     auto header_of = [&](u32 s) { return s < end ? __ldg(headers + s) : uint4{0, 0, 0, 0}; };
@@ -274,7 +274,7 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
         copy_values(next, ~t & 1);
         Word coming(index, next, lane);
         u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
-        word.note<T>(table, lane, full, width, from, buffers.half, buffers.part(), COLUMN);
+        word.enter<T>(table, lane, full, width, from, buffers.half, buffers.half_bytes(), COLUMN);
         __syncwarp();
         if (t > 0) wait_for(filled + (t - 1) % STAGES, ((t - 1) / STAGES) & 1);
         if (header.z) {

@@ -11,7 +11,7 @@ using namespace formats;
 KERNEL(sort_rows_windows)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 windows,
                           u32 size, u32 bits, u32 *perm) {
     __shared__ u32 keys[SORTED];
-    Rows rows{row_ptr, nullptr, nrows, limit};
+    OrderedRows rows{row_ptr, nullptr, nrows, limit};
     u64 base = u64(blockIdx.x) * windows * sigma;
     u32 count = u32(min(u64(windows) * sigma, nrows - base));
     for (u32 i = threadIdx.x; i < size; i += BLOCK) {
@@ -46,7 +46,7 @@ constexpr u32 DIGIT_TILE = DIGIT_ROUNDS * BLOCK;
 
 // Digit of a row. The key is the window and, in `bits` bits, the inverted length.
 struct Digit {
-    Rows rows;
+    OrderedRows rows;
     u32 sigma;
     u32 bits;
     u32 shift;

@@ -138,7 +138,7 @@ __device__ __forceinline__ void multiply(const Stripe<T> &a, u32 width, u32 ncol
 // The matrix in chunk order. Chunk c begins in row `chunk_rows[c]` and has the groups from
 // `chunk_ptr[c]` on. `positions` has the position of each slot's entry in its chunk, `row_ends` the
 // number of the chunk's entries before the end of each row.
-struct Chunks {
+struct ChunkTable {
     const u32 *chunk_rows;
     const u32 *chunk_ptr;
     const u16 *positions;
@@ -159,7 +159,7 @@ __device__ __forceinline__ u32 place(u32 k) {
 // Sums the rows of the block's chunk, counted from `first_chunk`. `products` begin with group
 // `first_group`.
 template <typename T>
-__device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 first_group,
+__device__ __forceinline__ void sum_chunk(const ChunkTable &a, u32 first_chunk, u32 first_group,
                                           const T *__restrict__ products, T *__restrict__ y,
                                           T *__restrict__ carries) {
     // Number of runs that a thread loads together.
@@ -207,25 +207,25 @@ __device__ __forceinline__ void sum_chunk(const Chunks &a, u32 first_chunk, u32 
 }
 
 #define INSTANCES(SUFFIX, T)                                                                                                        \
-    MULTIPLY_KERNEL(tiles_multiply_##SUFFIX)(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,           \
+    MULTIPLY_KERNEL(tiles_multiply_##SUFFIX)(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,          \
                                             const T *values, T value, const u32 *destinations, u32 width, u32 ncols, const T *x,    \
                                             T *products) {                                                                          \
         multiply<true>(Stripe<T>{tile_ptr, tiles, first_group, groups, cols, values, value, destinations}, width, ncols, x,         \
                        products);                                                                                                   \
     }                                                                                                                               \
-    MULTIPLY_KERNEL(tiles_multiply_equal_##SUFFIX)(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,     \
+    MULTIPLY_KERNEL(tiles_multiply_equal_##SUFFIX)(const u32 *tile_ptr, u32 tiles, u32 first_group, u32 groups, const u16 *cols,    \
                                                   const T *values, T value, const u32 *destinations, u32 width, u32 ncols,          \
                                                   const T *x, T *products) {                                                        \
         multiply<false>(Stripe<T>{tile_ptr, tiles, first_group, groups, cols, values, value, destinations}, width, ncols, x,        \
                         products);                                                                                                  \
     }                                                                                                                               \
-    SUM_KERNEL(tiles_sum_##SUFFIX)(const u32 *chunk_rows, const u32 *chunk_ptr, const u16 *positions, const u16 *row_ends,           \
+    SUM_KERNEL(tiles_sum_##SUFFIX)(const u32 *chunk_rows, const u32 *chunk_ptr, const u16 *positions, const u16 *row_ends,          \
                                   u32 chunk, u32 nrows, u64 nnz, u32 first_chunk, u32 first_group, const T *products, T *y,         \
                                   T *carries) {                                                                                     \
-        sum_chunk(Chunks{chunk_rows, chunk_ptr, positions, row_ends, chunk, nrows, nnz}, first_chunk, first_group, products, y,     \
+        sum_chunk(ChunkTable{chunk_rows, chunk_ptr, positions, row_ends, chunk, nrows, nnz}, first_chunk, first_group, products, y, \
                   carries);                                                                                                         \
     }                                                                                                                               \
-    KERNEL(tiles_carries_##SUFFIX)(const u32 *rows, const T *carries, u64 count, T *y) {                                             \
+    KERNEL(tiles_carries_##SUFFIX)(const u32 *rows, const T *carries, u64 count, T *y) {                                            \
         add_carries(rows, carries, u64(blockIdx.x) * BLOCK, count, y);                                                              \
     }
 

@@ -14,7 +14,7 @@ OVERLAPPING
 using namespace fused;
 
 // Parameters of a pass besides its vectors, in the bits of one word.
-struct Shape {
+struct PassShape {
     u64 bits;
     __device__ u32 code_len() const { return bits & 0xFF; }
     __device__ bool guarded() const { return bits >> 8 & 1; }
@@ -34,7 +34,7 @@ struct ScalarRegisters {
 };
 
 // Begins a pass, which reads and writes nothing before. True if it is to do nothing.
-__device__ __forceinline__ bool is_stopped(const double *registers, Shape shape) {
+__device__ __forceinline__ bool is_stopped(const double *registers, PassShape shape) {
     wait_for_previous_launch();
     trigger_next_launch();
     return shape.guarded() && __ldcg(registers + STATUS) != 0;
@@ -94,7 +94,7 @@ __device__ __forceinline__ void run_scalar_program(const u64 *code, u32 len, dou
 }
 
 // Adds the sums of all threads of the last block, and runs the program.
-__device__ __forceinline__ void conclude(double first, double second, ScalarRegisters state, Shape shape) {
+__device__ __forceinline__ void conclude(double first, double second, ScalarRegisters state, PassShape shape) {
     __shared__ double window[WINDOW];
     __shared__ u64 code[MAX_CODE];
     if (threadIdx.x < WINDOW) window[threadIdx.x] = __ldcg(state.registers + threadIdx.x);
@@ -112,9 +112,9 @@ __device__ __forceinline__ void conclude(double first, double second, ScalarRegi
     run_scalar_program(code, shape.code_len(), window, state.registers);
 }
 
-// Elements of a pass that a group of threads processes: those of number `group` of `groups` groups
-// among `n` elements from `start` on, of which the first `packs` packs are loaded as such.
-struct Share {
+// Elements of a pass for group `group` of `groups`: its share of `n` elements from `start` on. The
+// first `packs` vectors of elements are loaded by wide loads.
+struct PassShare {
     u64 start, n, packs;
     u32 group, groups;
     bool backward;
@@ -132,12 +132,12 @@ struct OwnSums {
 
     // Calls `body` with the share of the block, and returns its sums, of this thread.
     template <typename Body>
-    __device__ __forceinline__ SumPair each_share(u64 n, u64 packs, u32, Shape shape, Body body) const {
-        return body(Share{0, n, packs, blockIdx.x, gridDim.x, shape.backward()});
+    __device__ __forceinline__ SumPair each_share(u64 n, u64 packs, u32, PassShape shape, Body body) const {
+        return body(PassShare{0, n, packs, blockIdx.x, gridDim.x, shape.backward()});
     }
 
     // Completes the sums: the last block to arrive adds the sums of all blocks in a fixed order.
-    __device__ __forceinline__ void finish(SumPair sums, ScalarRegisters state, Shape shape) const {
+    __device__ __forceinline__ void finish(SumPair sums, ScalarRegisters state, PassShape shape) const {
         double first = block_sum(sums.first), second = block_sum(sums.second);
         if (threadIdx.x == 0) {
             state.partials[2 * blockIdx.x] = first;
@@ -179,13 +179,13 @@ struct PeerSums {
 
     // Calls `body` with the blocks of elements of the warp, and publishes their sums.
     template <typename Body>
-    __device__ __forceinline__ SumPair each_share(u64 n, u64 packs, u32 pack, Shape shape, Body body) const {
+    __device__ __forceinline__ SumPair each_share(u64 n, u64 packs, u32 pack, PassShape shape, Body body) const {
         u64 elements = block_elements();
         u32 round = __ldcg(state()), all = blocks();
         for (u32 i = blockIdx.x * WARPS + threadIdx.x / WARP; i < all; i += gridDim.x * WARPS) {
             u32 block = shape.backward() ? all - 1 - i : i;
             u64 start = min(block * elements, n), own = min(elements, n - start);
-            SumPair sums = body(Share{start, own, packs > 0 ? own / pack : 0, 0, 1, shape.backward()});
+            SumPair sums = body(PassShare{start, own, packs > 0 ? own / pack : 0, 0, 1, shape.backward()});
             double first = subwarp_sum(sums.first, WARP), second = subwarp_sum(sums.second, WARP);
             for (u32 part = threadIdx.x % WARP; part < parts(); part += WARP)
                 table(part, round)[first_block() + block] = make_double2(first, second);
@@ -193,7 +193,7 @@ struct PeerSums {
         return {};
     }
 
-    __device__ __forceinline__ void finish(SumPair, ScalarRegisters registers, Shape shape) const {
+    __device__ __forceinline__ void finish(SumPair, ScalarRegisters registers, PassShape shape) const {
         u32 round = __ldcg(state()), part = threadIdx.x;
         publish();
         if (!is_last_block(state() + 1)) return;
@@ -229,7 +229,7 @@ struct alignas(16) Pack {
 // Elements that are in no pack are loaded one by one.
 template <u32 GROUP, u32 INS, u32 OUTS, typename T, typename Each>
 __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS],
-                                                 Share share, Each each) {
+                                                 PassShare share, Each each) {
     constexpr u32 SIZE = Pack<T>::SIZE;
     u64 packs = share.packs, stride = u64(share.groups) * GROUP * TOGETHER;
     for (u64 base = u64(share.group) * GROUP * TOGETHER + threadIdx.x % GROUP; base < packs; base += stride) {
@@ -287,11 +287,11 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
 template <typename T, typename Sums>
 __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b,
                                      const T *__restrict__ c, u64 n, u64 packs,
-                                     ScalarRegisters state, Shape shape, Sums sums) {
+                                     ScalarRegisters state, PassShape shape, Sums sums) {
     if (is_stopped(state.registers, shape)) return;
     const T *const from[3] = {a, b, c};
     T *const to[1] = {nullptr};
-    SumPair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](Share share) {
+    SumPair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](PassShare share) {
         SumPair sum{};
         for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[3], T(&)[1]) {
             sum.first += double(in[0]) * (b != nullptr ? double(in[1]) : 1.0);
@@ -317,7 +317,7 @@ template <typename T, typename Sums>
 __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u,
                                         const T *__restrict__ v, const T *__restrict__ d,
                                         const T *__restrict__ w, u64 n, u64 packs, u64 coefficients,
-                                        ScalarRegisters state, Shape shape, u32 scales_u,
+                                        ScalarRegisters state, PassShape shape, u32 scales_u,
                                         Sums sums) {
     if (is_stopped(state.registers, shape)) return;
     T keep = coefficient<T>(state.registers, coefficients, 0);
@@ -327,7 +327,7 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
     u32 one = shape.first(), two = shape.second();
     const T *const from[5] = {keeps || one == PARTNER_CHANGE ? y : nullptr, u, v, d, w};
     T *const to[1] = {y};
-    SumPair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](Share share) {
+    SumPair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](PassShare share) {
         SumPair sum{};
         for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[5], T(&out)[1]) {
             T scaled = scales_u ? in[1] * in[3] : in[1];
@@ -346,43 +346,43 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
 template <typename T>
 __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const T *__restrict__ r,
                                      const T *__restrict__ d, u64 n, u64 packs, u64 coefficients,
-                                     const double *registers, Shape shape) {
+                                     const double *registers, PassShape shape) {
     if (is_stopped(registers, shape)) return;
     T along = coefficient<T>(registers, coefficients, 0), with_r = coefficient<T>(registers, coefficients, 1);
     T keep = coefficient<T>(registers, coefficients, 2);
     const T *const from[4] = {x, p, r, d};
     T *const to[2] = {x, p};
-    Share share{0, n, packs, blockIdx.x, gridDim.x, shape.backward()};
+    PassShare share{0, n, packs, blockIdx.x, gridDim.x, shape.backward()};
     for_each_element<BLOCK>(from, to, share, [&](const T(&in)[4], T(&out)[2]) {
         out[0] = in[0] + along * in[1];
         out[1] = with_r * (d != nullptr ? in[3] * in[2] : in[2]) + keep * in[1];
     });
 }
 
-#define INSTANCES(SUFFIX, T)                                                                                                       \
-    KERNEL_WITH(vector_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                   \
-                                        double *partials, u32 *arrivals, const u64 *code, u64 shape) {                             \
-        dots(a, b, c, n, packs, ScalarRegisters{registers, partials, arrivals, code}, Shape{shape}, OwnSums{});                    \
-    }                                                                                                                              \
-    KERNEL_WITH(vector_combine_##SUFFIX, COMBINE_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,                 \
-                                           u64 coefficients, double *registers, double *partials, u32 *arrivals,                   \
-                                           const u64 *code, u64 shape, u32 scales_u) {                                             \
-        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, partials, arrivals, code}, Shape{shape}, scales_u, \
-                OwnSums{});                                                                                                        \
-    }                                                                                                                              \
-    KERNEL_WITH(vector_step_##SUFFIX, STEP_BLOCKS)(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,                    \
-                                        const double *registers, u64 shape) {                                                      \
-        step(x, p, r, d, n, packs, coefficients, registers, Shape{shape});                                                         \
-    }                                                                                                                              \
-    KERNEL_WITH(vector_peer_dots_##SUFFIX, PEER_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,                 \
-                                             const u64 *peers, const u64 *code, u64 shape) {                                       \
-        dots(a, b, c, n, packs, ScalarRegisters{registers, nullptr, nullptr, code}, Shape{shape}, PeerSums{peers});                \
-    }                                                                                                                              \
-    KERNEL_WITH(vector_peer_combine_##SUFFIX, PEER_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,            \
-                                                u64 coefficients, double *registers, const u64 *peers, const u64 *code, u64 shape, \
-                                                u32 scales_u) {                                                                    \
-        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, nullptr, nullptr, code}, Shape{shape}, scales_u, \
-                PeerSums{peers});                                                                                                  \
+#define INSTANCES(SUFFIX, T)                                                                                                             \
+    KERNEL_WITH(vector_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,              \
+                                        double *partials, u32 *arrivals, const u64 *code, u64 shape) {                                   \
+        dots(a, b, c, n, packs, ScalarRegisters{registers, partials, arrivals, code}, PassShape{shape}, OwnSums{});                      \
+    }                                                                                                                                    \
+    KERNEL_WITH(vector_combine_##SUFFIX, COMBINE_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,         \
+                                           u64 coefficients, double *registers, double *partials, u32 *arrivals,                         \
+                                           const u64 *code, u64 shape, u32 scales_u) {                                                   \
+        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, partials, arrivals, code}, PassShape{shape}, scales_u, \
+                OwnSums{});                                                                                                              \
+    }                                                                                                                                    \
+    KERNEL_WITH(vector_step_##SUFFIX, STEP_BLOCKS)(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,               \
+                                        const double *registers, u64 shape) {                                                            \
+        step(x, p, r, d, n, packs, coefficients, registers, PassShape{shape});                                                           \
+    }                                                                                                                                    \
+    KERNEL_WITH(vector_peer_dots_##SUFFIX, PEER_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,         \
+                                             const u64 *peers, const u64 *code, u64 shape) {                                             \
+        dots(a, b, c, n, packs, ScalarRegisters{registers, nullptr, nullptr, code}, PassShape{shape}, PeerSums{peers});                  \
+    }                                                                                                                                    \
+    KERNEL_WITH(vector_peer_combine_##SUFFIX, PEER_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,       \
+                                                u64 coefficients, double *registers, const u64 *peers, const u64 *code, u64 shape,       \
+                                                u32 scales_u) {                                                                          \
+        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, nullptr, nullptr, code}, PassShape{shape}, scales_u,   \
+                PeerSums{peers});                                                                                                        \
     }
 
 INSTANCES(f32, float)

@@ -1,5 +1,8 @@
 //! Rules of `docs/design.md` that the compiler does not enforce.
 
+#[path = "architecture/kernels.rs"]
+mod kernels;
+
 use sparseop::formats::FormatKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -54,7 +57,8 @@ const MIRROR: &str = "device/cuda_disabled.rs";
 /// Maximum number of lines of a file.
 const LINES: usize = 500;
 
-/// Maximum number of characters of a line of Rust, and of Markdown outside of tables.
+/// Maximum number of characters of a line of Rust, of a comment line of a kernel, and of a line of
+/// Markdown outside of tables.
 const COLUMNS: usize = 100;
 
 /// The folder of the repository.
@@ -373,38 +377,6 @@ fn the_registry_and_the_folders_are_the_same_formats() {
     assert_eq!(folders.iter().map(String::as_str).collect::<BTreeSet<_>>(), registered);
 }
 
-#[test]
-fn every_format_has_its_kernels_and_they_include_its_own_headers() {
-    let mut files: Vec<(String, String)> = Vec::new();
-    for entry in fs::read_dir(repository().join("kernels")).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        files.push((name, fs::read_to_string(path).unwrap()));
-    }
-    for kind in FormatKind::ALL {
-        let (own, file) = (format!("{kind}_"), format!("{kind}.cu"));
-        let mut kernels = files
-            .iter()
-            .filter(|(name, _)| name.ends_with(".cu") && (*name == file || name.starts_with(&own)))
-            .peekable();
-        assert!(kernels.peek().is_some(), "{kind} has no kernels");
-        for (name, text) in kernels {
-            let mut includes = text.lines().filter_map(|line| line.strip_prefix("#include "));
-            assert_eq!(includes.next(), Some("\"common.cuh\""), "{name}");
-            let foreign = includes.find(|header| !header.starts_with(&format!("\"{own}")));
-            assert_eq!(foreign, None, "{name}");
-        }
-    }
-    for (header, text) in files.iter().filter(|(name, _)| name.ends_with(".cuh")) {
-        assert_eq!(text.matches("#pragma once").count(), 1, "{header}");
-        let own = format!("\"{}_", header.split('_').next().unwrap());
-        let includes = text.lines().filter_map(|line| line.strip_prefix("#include "));
-        let mut foreign = includes.filter(|name| !name.starts_with(&own));
-        assert!(header == "common.cuh" || foreign.all(|name| name == "\"unit.cuh\""), "{header}");
-        assert!(header == "policy.cuh" || !text.contains("__CUDA_ARCH__"), "{header}");
-    }
-}
-
 /// Name of the type that a line declares, if any.
 fn declared_type(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace().peekable();
@@ -419,8 +391,8 @@ fn declared_type(line: &str) -> Option<&str> {
     name.starts_with(|c: char| c.is_ascii_uppercase()).then_some(name)
 }
 
-#[test]
-fn a_type_name_is_declared_once() {
+/// The files that declare each Rust type.
+fn declared_types() -> BTreeMap<String, Vec<String>> {
     let mut declared: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let interface = files_with(&repository().join("capi/src"), "rs").into_iter().map(|path| {
         let code = without_tests(&fs::read_to_string(&path).unwrap());
@@ -432,6 +404,12 @@ fn a_type_name_is_declared_once() {
             declared.entry(name.to_owned()).or_default().push(file.clone());
         }
     }
+    declared
+}
+
+#[test]
+fn a_type_name_is_declared_once() {
+    let mut declared = declared_types();
     declared.retain(|_, files| match files.as_slice() {
         [one, other] => !(one.starts_with("device/cuda/") && other == MIRROR),
         _ => files.len() > 1,
@@ -455,10 +433,16 @@ fn no_line_is_long() {
         files.extend(below(folder, "md").into_iter().filter(|path| !path.starts_with(&history)));
     }
     files.extend(["build.rs", "README.md", "CONTRIBUTING.md"].map(|name| repository().join(name)));
+    files.extend(kernels::kernel_files());
     let mut wrong = Vec::new();
     for path in files {
+        let is_kernel = path.parent().is_some_and(|folder| folder.ends_with("kernels"));
+        let counts = |line: &str| match is_kernel {
+            true => line.trim_start().starts_with("//"),
+            false => !line.starts_with('|'),
+        };
         for (number, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
-            if line.chars().count() > COLUMNS && !line.starts_with('|') {
+            if line.chars().count() > COLUMNS && counts(line) {
                 wrong.push(format!("{}:{}", path.display(), number + 1));
             }
         }

@@ -29,4 +29,4 @@ pub(super) const DIGITS: usize = 256;
 pub(super) const DIGIT_ROUNDS: usize = 16;
 
 /// Entries of a row that a thread copies to their slots.
-pub(super) const ROW_PART: usize = 64;
+pub(super) const ROW_PORTION: usize = 64;

@@ -10,10 +10,10 @@
 //! 3. Prefix sums over the widths of slices give the first slot of each, for SELL.
 //! 4. Prefix sums over the entries beyond a length give every row its place in the COO part, if
 //!    there is one.
-//! 5. Threads copy up to [`ROW_PART`] entries of a row each; a warp has 32 adjacent rows, whose
+//! 5. Threads copy up to [`ROW_PORTION`] entries of a row each; a warp has 32 adjacent rows, whose
 //!    slots are adjacent.
 
-use super::constants::ROW_PART;
+use super::constants::ROW_PORTION;
 use super::device_sorting::{RowSort, SORT};
 use crate::analysis::Histogram;
 use crate::device::kernels::pack_rows::{Beyond, Entries, Pad, Widths};
@@ -131,17 +131,17 @@ impl<'a, T: Scalar> RowPacker<'a, T> {
         Ok((slice_ptr, full, slots))
     }
 
-    /// Writes the width of every slice of `c` rows, in multiples of `part` and times `factor`, and
-    /// the arrays of the kernel that are not null.
+    /// Writes the width of every slice of `c` rows, in multiples of `portion` and times `factor`,
+    /// and the arrays of the kernel that are not null.
     fn widths(
         &self,
         perm: Ptr<u32>,
-        (c, part, factor): (u32, u32, u32),
+        (c, portion, factor): (u32, u32, u32),
         widths: Ptr<u64>,
         (full, lengths): (Ptr<u32>, Ptr<u32>),
     ) -> Result<(), Error> {
         let (row_ptr, nrows) = (self.row_ptr(), self.a.nrows as u32);
-        let find = Widths { row_ptr, perm, nrows, c, part, factor, widths, full, lengths };
+        let find = Widths { row_ptr, perm, nrows, c, portion, factor, widths, full, lengths };
         let launch = Launch::over(self.a.nrows.div_ceil(c as usize), WARP).with(find);
         // SAFETY: callers have room for every slice, and for every row in `lengths`.
         unsafe { self.work.run(FILE, "pack_rows_widths", launch) }
@@ -182,14 +182,14 @@ impl<'a, T: Scalar> RowPacker<'a, T> {
         let tail = TailArrays { row_idx, col_idx: tail_cols, values: gpu.uninitialised(beyond)? };
         let slices = a.nrows.div_ceil(WARP as usize);
         let before = work.take::<u64>(slices + 1)?;
-        self.widths(perm, (WARP, ROW_PART as u32, 1), before, (Ptr::NULL, Ptr::NULL))?;
-        let parts = self.sums(before, slices)?;
+        self.widths(perm, (WARP, ROW_PORTION as u32, 1), before, (Ptr::NULL, Ptr::NULL))?;
+        let portions = self.sums(before, slices)?;
         let (table, sections, c) = match positions {
             RowSlots::Slices(table, c) => (table, 0, c),
             RowSlots::Sections(table, sections) => (table, sections, 0),
             RowSlots::Diagonals(table) => (table, 0, 0),
         };
-        let launch = Launch::over(parts, WARP).with(Entries {
+        let launch = Launch::over(portions, WARP).with(Entries {
             row_ptr: self.row_ptr(),
             col_idx: a.col_idx.ptr(),
             values: a.values.ptr(),
@@ -208,7 +208,7 @@ impl<'a, T: Scalar> RowPacker<'a, T> {
             tail_cols: tail.col_idx.ptr(),
             tail_values: tail.values.ptr(),
         });
-        // SAFETY: there is a warp for every part, and the buffers have every slot and entry.
+        // SAFETY: there is a warp for every portion, and the buffers have every slot and entry.
         unsafe { work.run(FILE, &format!("pack_rows_entries_{}", T::KIND), launch)? };
         gpu.queue().synchronize()?;
         Ok(PackedRows { col_idx, values, tail: (beyond > 0).then_some(tail) })

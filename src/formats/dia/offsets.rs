@@ -94,9 +94,10 @@ fn on_gpu(a: &GpuColumns<'_>, most: usize) -> Result<usize, Error> {
     Ok(count[0] as usize)
 }
 
-/// Offsets of the diagonals that hold the entries of every row in their order: an ascending
-/// sequence for the first ascending run of columns of each row, another one for the second run, and
-/// so on. None if they are more than [`most_diagonals`].
+/// Offsets of the diagonals that hold the entries of every row in their order. The columns of a row
+/// are ascending sequences, one after the other. The offsets are an ascending sequence for the
+/// first one of every row, another for the second, and so on. None if they are more than
+/// [`most_diagonals`].
 pub(super) fn offsets(a: CsrColumns<'_>) -> Option<Vec<i64>> {
     let most = most_diagonals(a.nrows(), a.nnz());
     let first = OffsetSet::new(a, most);
@@ -125,10 +126,10 @@ fn is_shifted(cols: &[u32], above: &[u32]) -> bool {
     differences.fold(0, |all, difference| all | difference) == 0
 }
 
-/// Run of a row, counted from 0, and offset of an entry.
+/// Number of the ascending sequence in its row, from 0, and offset of an entry.
 type RowDiagonal = (u32, i64);
 
-/// Offsets of entries in the first runs of their rows: a bit for each that occurs.
+/// Offsets of entries in the first sequences of their rows: a bit for each that occurs.
 struct OffsetSet<'a> {
     a: CsrColumns<'a>,
     bits: Vec<AtomicU64>,
@@ -143,8 +144,8 @@ impl<'a> OffsetSet<'a> {
         Self { a, bits, count: AtomicUsize::new(0), most }
     }
 
-    /// Adds the rows of a range, and returns the places of entries in later runs. None if there are
-    /// too many diagonals.
+    /// Adds the rows of a range, and returns the places of entries in later sequences. None if
+    /// there are too many diagonals.
     fn scan(&self, rows: Range<usize>) -> Option<BTreeSet<RowDiagonal>> {
         let mut later = BTreeSet::new();
         let mut above: &[u32] = &[];
@@ -163,11 +164,11 @@ impl<'a> OffsetSet<'a> {
     }
 
     fn add(&self, row: usize, cols: &[u32], later: &mut BTreeSet<RowDiagonal>) {
-        let mut run = 0;
+        let mut sequence = 0;
         for (k, &col) in cols.iter().enumerate() {
-            run += u32::from(k > 0 && col <= cols[k - 1]);
-            if run > 0 {
-                later.insert((run, i64::from(col) - row as i64));
+            sequence += u32::from(k > 0 && col <= cols[k - 1]);
+            if sequence > 0 {
+                later.insert((sequence, i64::from(col) - row as i64));
                 continue;
             }
             let place = col as usize + self.a.nrows() - row;

@@ -30,8 +30,8 @@ pub(crate) const DIAGONAL_SLOTS: usize = 2;
 /// Entries per piece of a long row: two rounds of eight entries per lane for a warp of a GPU.
 pub(crate) const PIECE: u64 = 512;
 
-/// Entries of a row in a part of a wide slice, a multiple of the run lengths.
-pub(crate) const PART: usize = 192;
+/// Entries of a row in a portion of a wide slice, a multiple of the numbers of columns in a step.
+pub(crate) const PORTION: usize = 192;
 
 /// Position in `PackingCounts` of the word for a slice that is not diagonal.
 pub(crate) const FOUND_RELATIVE: usize = 5;
@@ -39,8 +39,8 @@ pub(crate) const FOUND_RELATIVE: usize = 5;
 /// Position in `PackingCounts` of the word for slices with the same hash but different slots.
 pub(crate) const FOUND_WRONG: usize = 6;
 
-/// Position in `PackingCounts` of the number of parts of wide slices.
-pub(crate) const FOUND_PARTS: usize = 7;
+/// Position in `PackingCounts` of the number of portions of wide slices.
+pub(crate) const FOUND_PORTIONS: usize = 7;
 
 /// Largest number of consumer warps of a block of the sliding-window SpMM, which multiply.
 pub(crate) const CONSUMERS: usize = 14;

@@ -2,7 +2,7 @@
 
 use super::Stored;
 use super::host::HostPsell;
-use super::index::{ALL, Kind, LANES, Shape};
+use super::index::{ALL, Kind, LANES, SliceShape};
 use super::long::{LongRows, entries};
 use super::slice::Slice;
 use super::source::{AHEAD, Codes, Plain, Same, Source, Widened};
@@ -118,10 +118,10 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
     #[inline(always)]
     unsafe fn slice<V: Vector<T>, const G: usize>(&self, s: usize) {
         let slice = self.a.slice(s);
-        let Shape { kind, run, full, .. } = slice.shape;
+        let SliceShape { kind, step_columns, full, .. } = slice.shape;
         // SAFETY: the entries and columns are those of the slice; the caller's promise.
         unsafe {
-            if self.a.group > 1 && run == 1 {
+            if self.a.group > 1 && step_columns == 1 {
                 return self.store_lanes(s, &self.lane_by_lane(&slice));
             }
             if const { V::COMPACT } && kind != Kind::Diagonal {
@@ -129,7 +129,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                 self.add_entries(&slice, 0, &mut sums);
                 return self.store_lanes(s, &sums);
             }
-            let sums: [V; G] = match (kind, run) {
+            let sums: [V; G] = match (kind, step_columns) {
                 (Kind::Diagonal, _) => self.diagonal(&slice),
                 _ if const { V::COMPACT } => unreachable!("it has been multiplied"),
                 (_, 1) if const { V::ANY_WIDTH } => self.relative::<V, G, ANY, 1>(&slice),
@@ -272,9 +272,9 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
     /// time. In a diagonal slice `first` is the number of slots that every lane has.
     #[inline(never)]
     unsafe fn add_entries(&self, slice: &Slice<'_>, first: usize, sums: &mut [T; LANES]) {
-        let Shape { kind, run, full, width } = slice.shape;
+        let SliceShape { kind, step_columns, full, width } = slice.shape;
         let x = self.x.as_ptr();
-        let mut at = slice.first_value + first * run * LANES;
+        let mut at = slice.first_value + first * step_columns * LANES;
         // SAFETY: the entries and columns are those of the slice; the caller's promise.
         unsafe {
             if kind == Kind::Diagonal {
@@ -300,13 +300,13 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                         _ => read(indices),
                     };
                     let col = (slice.base + index) as usize;
-                    for slot in 0..run {
+                    for slot in 0..step_columns {
                         sums[lane] += self.values.get(at + slot * count) * element(x, col + slot);
                     }
                     indices = element_at(indices, bytes);
                     at += 1;
                 }
-                at += (run - 1) * count;
+                at += (step_columns - 1) * count;
             }
         }
     }

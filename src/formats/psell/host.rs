@@ -333,7 +333,7 @@ impl<T: Scalar> Writer<'_, T> {
                 }
                 return;
             }
-            let mask = |step: usize| mask(&columns, step * shape.run);
+            let mask = |step: usize| mask(&columns, step * shape.step_columns);
             Steps::values(shape, self.group).visit(mask, |lane, entry, at| {
                 self.values.put(first + at, values[lane][entry]);
             });
@@ -342,7 +342,7 @@ impl<T: Scalar> Writer<'_, T> {
             }
             let indices = index + padded((shape.width - shape.full) * size_of::<u32>());
             Steps::indices(shape, self.group).visit(mask, |lane, step, at| {
-                let offset = columns[lane][step * shape.run] - encoded.base;
+                let offset = columns[lane][step * shape.step_columns] - encoded.base;
                 match shape.kind {
                     Kind::Relative8 => self.put(indices, at, offset as u8),
                     Kind::Relative16 => self.put(indices, at, offset as u16),

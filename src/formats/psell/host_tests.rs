@@ -1,6 +1,6 @@
 //! Tests with explicit packed arrays, and round trips of every kind of slice.
 
-use super::super::index::{ALL, Shape};
+use super::super::index::{ALL, SliceShape};
 use super::super::long::{Piece, long_bytes};
 use super::*;
 use crate::Precision;
@@ -74,7 +74,7 @@ fn columns(bytes: [u8; 8]) -> [u32; 2] {
 fn the_chapters_matrix_sorted() {
     let a = HostPsell::pack(chapter::matrix::<f32>().view(), SORTED, plain(1)).unwrap();
     assert_eq!(a.perm, Some(vec![2, 0, 3, 1]));
-    let shape = Shape { kind: Kind::Relative8, run: 1, full: 0, width: 3 }.to_bits();
+    let shape = SliceShape { kind: Kind::Relative8, step_columns: 1, full: 0, width: 3 }.to_bits();
     assert_eq!(a.headers, [Header { value_at: 0, index_at: 0, base: 0, shape }]);
     let [first, second] = columns([1, 0, 0, 2, 2, 3, 3, 0]);
     assert_eq!(a.index, [7, 7, 1, 0, first, second, 0, 0]);
@@ -192,7 +192,7 @@ fn steps_that_all_lanes_have_stand_in_groups() {
 }
 
 #[test]
-fn runs_have_an_index_each() {
+fn steps_have_an_index_each() {
     // Nodes of three unknowns: all rows of a node share their columns.
     let rows: Vec<Vec<u32>> = (0..96u32)
         .map(|i| [0, 7, 13].map(|d| (i / 3 + d) * 3).into_iter().flat_map(|c| c..c + 3).collect())
@@ -200,7 +200,10 @@ fn runs_have_an_index_each() {
     let a = there_and_back(&matrix(200, &rows, |k| (k % 300) as f64), Packing::MAX_SPLIT);
     for header in &a.headers {
         let shape = header.shape();
-        assert_eq!((shape.kind, shape.run, shape.full, shape.width), (Kind::Relative8, 3, 3, 3));
+        assert_eq!(
+            (shape.kind, shape.step_columns, shape.full, shape.width),
+            (Kind::Relative8, 3, 3, 3)
+        );
     }
     assert_eq!(a.index.len() * 4, 3 * 96);
 }
@@ -295,7 +298,7 @@ fn the_number_of_threads_does_not_count() {
     assert_eq!((one.perm, one.parts), (three.perm, three.parts));
 }
 
-/// Random rows, or nearly a stencil, or nodes of `run` unknowns.
+/// Random rows, or nearly a stencil, or nodes of up to three unknowns.
 fn rows() -> impl Strategy<Value = (u32, Vec<Vec<u32>>)> {
     let any = (1u32..400).prop_flat_map(|n| {
         let row = prop::collection::vec(0..n, 0..20);
@@ -313,11 +316,14 @@ fn rows() -> impl Strategy<Value = (u32, Vec<Vec<u32>>)> {
         },
     );
     let nodes = (1u32..4, prop::collection::vec(prop::collection::vec(0u32..80, 0..9), 0..40))
-        .prop_map(|(run, nodes)| {
+        .prop_map(|(unknowns, nodes)| {
             let row = |node: &Vec<u32>| {
-                node.iter().flat_map(|c| c * run..(c + 1) * run).collect::<Vec<_>>()
+                node.iter().flat_map(|c| c * unknowns..(c + 1) * unknowns).collect::<Vec<_>>()
             };
-            (80 * run, nodes.iter().flat_map(|node| vec![row(node); run as usize]).collect())
+            (
+                80 * unknowns,
+                nodes.iter().flat_map(|node| vec![row(node); unknowns as usize]).collect(),
+            )
         });
     prop_oneof![any, diagonal, nodes]
 }

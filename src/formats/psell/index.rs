@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 /// Rows per slice: the lanes of a warp.
 pub(crate) const LANES: usize = 32;
 
-/// Lengths of runs that are detected, longest first.
-const RUNS: [usize; 2] = [3, 2];
+/// Numbers of columns in a step that are detected, largest first.
+const STEP_COLUMNS: [usize; 2] = [3, 2];
 
 /// Mask of all lanes.
 pub(crate) const ALL: u32 = u32::MAX;
@@ -65,10 +65,10 @@ impl Hash for Slot {
 
 /// Layout of a slice, stored in the last word of its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct SliceShape {
     pub(crate) kind: Kind,
-    /// Number of consecutive columns that share an index; 1 in diagonal slices.
-    pub(crate) run: usize,
+    /// Number of consecutive columns in a step, which share an index; 1 in diagonal slices.
+    pub(crate) step_columns: usize,
     /// Number of steps that every lane has; in diagonal slices, number of slots that every lane
     /// has.
     pub(crate) full: usize,
@@ -76,11 +76,12 @@ pub(crate) struct Shape {
     pub(crate) width: usize,
 }
 
-impl Shape {
-    /// Packs kind (2 bits) | run - 1 (2 bits) | full (14 bits) | width (14 bits), low bits first.
+impl SliceShape {
+    /// Packs kind (2 bits) | columns of a step - 1 (2 bits) | full (14 bits) | width (14 bits), low
+    /// bits first.
     pub(crate) const fn to_bits(self) -> u32 {
         self.kind as u32
-            | (self.run as u32 - 1) << 2
+            | (self.step_columns as u32 - 1) << 2
             | (self.full as u32) << 4
             | (self.width as u32) << (4 + WIDTH_BITS)
     }
@@ -89,7 +90,7 @@ impl Shape {
     pub(crate) const fn from_bits(bits: u32) -> Self {
         Self {
             kind: Kind::ALL[(bits & 3) as usize],
-            run: (bits >> 2 & 3) as usize + 1,
+            step_columns: (bits >> 2 & 3) as usize + 1,
             full: (bits >> 4 & MAX_WIDTH) as usize,
             width: (bits >> (4 + WIDTH_BITS)) as usize,
         }
@@ -107,7 +108,7 @@ pub(crate) fn slot_bytes(slots: &[Slot]) -> usize {
 /// Encoding of a slice, before it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Encoded {
-    pub(crate) shape: Shape,
+    pub(crate) shape: SliceShape,
     /// Column that indices are relative to.
     pub(crate) base: u32,
     pub(crate) entries: u32,
@@ -159,7 +160,8 @@ impl Chooser {
             return relative;
         }
         let full = self.slots.iter().filter(|slot| slot.mask == ALL).count();
-        let shape = Shape { kind: Kind::Diagonal, run: 1, full, width: self.slots.len() };
+        let shape =
+            SliceShape { kind: Kind::Diagonal, step_columns: 1, full, width: self.slots.len() };
         Encoded { shape, base: 0, entries: relative.entries, index_bytes }
     }
 
@@ -247,14 +249,14 @@ struct Survey {
     last: u32,
     /// True if the columns of every row are strictly ascending.
     ascending: bool,
-    /// Longest run of which all rows consist.
-    run: usize,
+    /// Number of columns in a step, the largest such that all rows consist of whole steps.
+    step_columns: usize,
 }
 
 impl Survey {
     fn of(columns: &LaneColumns<'_>) -> Self {
         let (mut first, mut last, mut ascending) = (u32::MAX, 0, true);
-        let mut runs = RUNS.map(|_| true);
+        let mut holds = STEP_COLUMNS.map(|_| true);
         let (mut entries, mut longest, mut shortest) = (0, 0, usize::MAX);
         for row in columns {
             (entries, longest, shortest) =
@@ -262,7 +264,7 @@ impl Survey {
             let [start, .., end] = row else {
                 if let [only] = row {
                     (first, last) = (first.min(*only), last.max(*only));
-                    runs = RUNS.map(|_| false);
+                    holds = STEP_COLUMNS.map(|_| false);
                 }
                 continue;
             };
@@ -275,40 +277,45 @@ impl Survey {
                 false => row.iter().fold((u32::MAX, 0), |m, &col| (m.0.min(col), m.1.max(col))),
             };
             (first, last, ascending) = (first.min(start), last.max(end), ascending & rises);
-            for (holds, run) in runs.iter_mut().zip(RUNS) {
-                *holds = *holds && consists_of_runs(row, run);
+            for (holds, step_columns) in holds.iter_mut().zip(STEP_COLUMNS) {
+                *holds = *holds && consists_of_steps(row, step_columns);
             }
         }
-        let run = RUNS.into_iter().zip(runs).find(|(_, holds)| *holds).map_or(1, |(run, _)| run);
-        Self { entries, longest, shortest, first: first.min(last), last, ascending, run }
+        let held = STEP_COLUMNS.into_iter().zip(holds).find(|(_, holds)| *holds);
+        let step_columns = held.map_or(1, |(step_columns, _)| step_columns);
+        Self { entries, longest, shortest, first: first.min(last), last, ascending, step_columns }
     }
 
     /// The slice with indices relative to its smallest column, or with the columns themselves.
     fn relative(&self) -> Encoded {
-        // The largest index belongs to the first column of a run.
-        let span = (self.last - self.first).saturating_sub(self.run as u32 - 1);
+        // The largest index belongs to the first column of a step.
+        let span = (self.last - self.first).saturating_sub(self.step_columns as u32 - 1);
         let (kind, base) = match (u8::try_from(span), u16::try_from(span)) {
             (Ok(_), _) => (Kind::Relative8, self.first),
             (_, Ok(_)) => (Kind::Relative16, self.first),
             _ => (Kind::Relative32, 0),
         };
-        let (full, width) = (self.shortest / self.run, self.longest / self.run);
-        let indices = self.entries / self.run * kind.index_size();
+        let (full, width) = (self.shortest / self.step_columns, self.longest / self.step_columns);
+        let indices = self.entries / self.step_columns * kind.index_size();
         let index_bytes = (padded((width - full) * size_of::<u32>()) + padded(indices)) as u32;
-        let shape = Shape { kind, run: self.run, full, width };
+        let shape = SliceShape { kind, step_columns: self.step_columns, full, width };
         Encoded { shape, base, entries: self.entries as u32, index_bytes }
     }
 }
 
-/// True if a row consists of runs of `run` consecutive columns.
-fn consists_of_runs(row: &[u32], run: usize) -> bool {
+/// True if a row consists of steps of `step_columns` consecutive columns.
+fn consists_of_steps(row: &[u32], step_columns: usize) -> bool {
     let follows = |columns: &[u32]| columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
-    row.len().is_multiple_of(run) && row.chunks_exact(run).all(follows)
+    row.len().is_multiple_of(step_columns) && row.chunks_exact(step_columns).all(follows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shape(kind: Kind, step_columns: usize, full: usize, width: usize) -> SliceShape {
+        SliceShape { kind, step_columns, full, width }
+    }
 
     fn choose(rows: &[Vec<u32>], first_row: Option<usize>) -> (Encoded, Vec<Slot>) {
         let mut columns: LaneColumns<'_> = [&[]; LANES];
@@ -326,14 +333,14 @@ mod tests {
     #[test]
     fn shapes_survive_their_bits() {
         for kind in Kind::ALL {
-            for (run, full, width) in
+            for (step_columns, full, width) in
                 [(1, 0, 0), (2, 5, 9), (3, MAX_WIDTH as usize, MAX_WIDTH as usize)]
             {
-                let shape = Shape { kind, run, full, width };
-                assert_eq!(Shape::from_bits(shape.to_bits()), shape);
+                let shape = shape(kind, step_columns, full, width);
+                assert_eq!(SliceShape::from_bits(shape.to_bits()), shape);
             }
         }
-        let shape = Shape { kind: Kind::Relative16, run: 3, full: 1, width: 2 };
+        let shape = shape(Kind::Relative16, 3, 1, 2);
         assert_eq!(shape.to_bits(), 2 | 2 << 2 | 1 << 4 | 2 << 18);
     }
 
@@ -370,11 +377,11 @@ mod tests {
     fn a_stencil_is_diagonal_where_its_rows_are_in_their_order() {
         let rows = full(|row| vec![row + 99, row + 100, row + 101]);
         let (encoded, slots) = choose(&rows, Some(100));
-        assert_eq!(encoded.shape, Shape { kind: Kind::Diagonal, run: 1, full: 3, width: 3 });
+        assert_eq!(encoded.shape, shape(Kind::Diagonal, 1, 3, 3));
         assert_eq!((encoded.entries, encoded.index_bytes), (96, 16));
         assert_eq!(slots, [-1, 0, 1].map(|delta| Slot { delta, mask: ALL }));
         let (sorted, _) = choose(&rows, None);
-        assert_eq!(sorted.shape, Shape { kind: Kind::Relative8, run: 3, full: 1, width: 1 });
+        assert_eq!(sorted.shape, shape(Kind::Relative8, 3, 1, 1));
         assert_eq!((sorted.base, sorted.index_bytes), (99, 32));
     }
 
@@ -452,22 +459,22 @@ mod tests {
             let (encoded, _) = choose(&full(|row| vec![7 + (row % 2) * span]), None);
             assert_eq!((encoded.shape.kind, encoded.base), (kind, base), "span {span}");
         }
-        // The largest index is that of the first column of the last run.
+        // The largest index is that of the first column of the last step.
         let (encoded, _) = choose(&full(|_| vec![0, 1, 2, 255, 256, 257]), None);
-        assert_eq!((encoded.shape.kind, encoded.shape.run), (Kind::Relative8, 3));
+        assert_eq!((encoded.shape.kind, encoded.shape.step_columns), (Kind::Relative8, 3));
     }
 
     #[test]
-    fn runs_hold_for_all_rows_or_not_at_all() {
-        let run = |rows: &[Vec<u32>]| choose(rows, None).0.shape.run;
+    fn steps_have_as_many_columns_in_all_rows() {
+        let step_columns = |rows: &[Vec<u32>]| choose(rows, None).0.shape.step_columns;
         let node = |first: u32, len: u32| (first..first + len).collect::<Vec<_>>();
-        assert_eq!(run(&full(|row| node(row, 6))), 3);
-        assert_eq!(run(&full(|row| node(row, 4))), 2);
-        assert_eq!(run(&full(|row| node(row, if row == 5 { 2 } else { 6 }))), 2);
-        assert_eq!(run(&full(|row| node(row, if row == 5 { 0 } else { 6 }))), 3);
-        assert_eq!(run(&full(|row| node(row, 5))), 1);
-        assert_eq!(run(&full(|_| vec![4, 5, 6, 2, 3, 4])), 3, "runs need no order");
-        assert_eq!(run(&full(|_| vec![4, 5, 7])), 1);
+        assert_eq!(step_columns(&full(|row| node(row, 6))), 3);
+        assert_eq!(step_columns(&full(|row| node(row, 4))), 2);
+        assert_eq!(step_columns(&full(|row| node(row, if row == 5 { 2 } else { 6 }))), 2);
+        assert_eq!(step_columns(&full(|row| node(row, if row == 5 { 0 } else { 6 }))), 3);
+        assert_eq!(step_columns(&full(|row| node(row, 5))), 1);
+        assert_eq!(step_columns(&full(|_| vec![4, 5, 6, 2, 3, 4])), 3, "steps need no order");
+        assert_eq!(step_columns(&full(|_| vec![4, 5, 7])), 1);
     }
 
     #[test]
@@ -484,7 +491,7 @@ mod tests {
     #[test]
     fn nothing_takes_nothing() {
         let (encoded, _) = choose(&[], Some(0));
-        assert_eq!(encoded.shape, Shape { kind: Kind::Diagonal, run: 1, full: 0, width: 0 });
+        assert_eq!(encoded.shape, shape(Kind::Diagonal, 1, 0, 0));
         assert_eq!((encoded.base, encoded.entries, encoded.index_bytes), (0, 0, 0));
         assert_eq!(choose(&[], None).0.shape.kind, Kind::Relative8);
     }

@@ -6,7 +6,7 @@
 //! ones follow one by one, lane after lane. The slots that some lanes lack come last, one by one,
 //! with the lanes that have them.
 
-use super::index::{ALL, LANES, Shape, Slot};
+use super::index::{ALL, LANES, SliceShape, Slot};
 use crate::device::cpu::set_lanes;
 
 /// Position of the `k`-th of `full` slots that every lane has.
@@ -47,20 +47,20 @@ pub(crate) fn visit_diagonal(
 pub(crate) struct Steps {
     full: usize,
     width: usize,
-    run: usize,
+    step_columns: usize,
     group: usize,
 }
 
 impl Steps {
     /// Steps of the values of a slice. Steps with several slots are stored one by one.
-    pub(crate) fn values(shape: Shape, group: usize) -> Self {
-        let group = if shape.run == 1 { group } else { 1 };
-        Self { full: shape.full, width: shape.width, run: shape.run, group }
+    pub(crate) fn values(shape: SliceShape, group: usize) -> Self {
+        let group = if shape.step_columns == 1 { group } else { 1 };
+        Self { full: shape.full, width: shape.width, step_columns: shape.step_columns, group }
     }
 
     /// Steps of the indices, one per step.
-    pub(crate) fn indices(shape: Shape, group: usize) -> Self {
-        Self { run: 1, ..Self::values(shape, group) }
+    pub(crate) fn indices(shape: SliceShape, group: usize) -> Self {
+        Self { step_columns: 1, ..Self::values(shape, group) }
     }
 
     /// Calls `visit(lane, entry, position)` for every entry, those of a lane in their order.
@@ -71,15 +71,16 @@ impl Steps {
         mask: impl Fn(usize) -> u32,
         mut visit: impl FnMut(usize, usize, usize),
     ) {
-        let Self { full, width, run, group } = self;
-        for entry in 0..full * run {
-            (0..LANES)
-                .for_each(|lane| visit(lane, entry, full_position(entry, full * run, group, lane)));
+        let Self { full, width, step_columns, group } = self;
+        for entry in 0..full * step_columns {
+            (0..LANES).for_each(|lane| {
+                visit(lane, entry, full_position(entry, full * step_columns, group, lane))
+            });
         }
-        let mut position = full * run * LANES;
+        let mut position = full * step_columns * LANES;
         for step in full..width {
             let mask = mask(step);
-            for entry in step * run..(step + 1) * run {
+            for entry in step * step_columns..(step + 1) * step_columns {
                 for lane in set_lanes(mask) {
                     visit(lane, entry, position);
                     position += 1;
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn steps_in_groups_then_single_then_with_masks() {
-        let shape = Shape { kind: Kind::Relative8, run: 1, full: 5, width: 6 };
+        let shape = SliceShape { kind: Kind::Relative8, step_columns: 1, full: 5, width: 6 };
         let partial = [(1, 5), (2, 5)];
         let expected = grouped([0, 1, 2, 3]).chain(single(4)).chain(partial).collect::<Vec<_>>();
         assert_eq!(steps(Steps::values(shape, 4), 0b110), expected);
@@ -142,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn runs_slot_by_slot_with_one_index_a_step() {
-        let shape = Shape { kind: Kind::Relative8, run: 3, full: 4, width: 5 };
+    fn steps_of_columns_slot_by_slot_with_one_index_a_step() {
+        let shape = SliceShape { kind: Kind::Relative8, step_columns: 3, full: 4, width: 5 };
         let partial = [(9, 12), (9, 13), (9, 14)];
         let expected = (0..12).flat_map(single).chain(partial).collect::<Vec<_>>();
         assert_eq!(steps(Steps::values(shape, 4), 1 << 9), expected);

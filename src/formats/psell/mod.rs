@@ -20,7 +20,7 @@
 //! ```text
 //! 3 . 1 .     a slice of 32 rows, of which there are 4, sorted by length:
 //! . . . .     perm     2 0 3 1
-//! . 2 4 1     header   value_at 0, index_at 0, base 0, 8-bit indices, runs of 1, 0 of 3 steps full
+//! . 2 4 1     header   value_at 0, index_at 0, base 0, 8-bit indices, 1 column a step, 0 of 3 full
 //! 1 . . 1     index    7 7 1 0 (masks: the lanes with a 1st, 2nd, 3rd entry)   1 0 0  2 2 3  3
 //!             values   2 3 1  4 1 1  1
 //!
@@ -41,11 +41,11 @@
 //! ascending, and the masks of the others, each of the three padded to 16 bytes. Slices with the
 //! same diagonals share their index.
 //!
-//! *Relative* slices have rows packed to the left. A step is a run of 1, 2 or 3 consecutive columns
-//! of a row; the length of the runs is the same in all rows of the slice and as large as possible.
-//! A step has one index: its first column, in 8 or 16 bits relative to the slice's smallest column,
-//! or in 32 bits relative to 0. The index holds the masks of the steps that some lanes lack, padded
-//! to 16 bytes, then the indices.
+//! *Relative* slices have rows packed to the left. A step has 1, 2 or 3 consecutive columns of each
+//! of its rows. Their number is the same in all steps of a slice and as large as possible. A lane
+//! has one index per step: its first column, in 8 or 16 bits relative to the slice's smallest
+//! column, or in 32 bits relative to 0. The index holds the masks of the steps that some lanes
+//! lack, padded to 16 bytes, then the indices.
 //!
 //! Values have the same order in both. The slots that every lane has come first: groups of `group`
 //! slots lane by lane, those of a lane adjacent, then the remaining ones slot by slot. The other
@@ -102,7 +102,7 @@ use crate::memory::try_zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use cuda::DevicePsell;
 use host::HostPsell;
-use index::{LANES, Shape};
+use index::{LANES, SliceShape};
 use order::Order;
 use plan::Packing;
 use std::ops::RangeInclusive;
@@ -300,7 +300,7 @@ pub(crate) struct Header {
     pub(crate) index_at: u32,
     /// Column that indices are relative to.
     pub(crate) base: u32,
-    /// Packed shape; see [`Shape::to_bits`].
+    /// Packed shape; see [`SliceShape::to_bits`].
     pub(crate) shape: u32,
 }
 
@@ -312,8 +312,8 @@ pub(crate) const fn slice_table_bytes(slices: u64, skip: bool) -> u64 {
 }
 
 impl Header {
-    fn shape(&self) -> Shape {
-        Shape::from_bits(self.shape)
+    fn shape(&self) -> SliceShape {
+        SliceShape::from_bits(self.shape)
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct SliceSizes {
     pub(crate) masked_slots: u64,
     /// Largest number of slots of a lane of a slice.
     pub(crate) lane_slots: u64,
-    /// Largest number of steps of a slice: slots, or runs of slots.
+    /// Largest number of steps of a slice: slots, or slots with one index.
     pub(crate) steps: u64,
 }
 
@@ -49,8 +49,8 @@ impl SliceSizes {
         for (bytes, size) in self.value_bytes.iter_mut().zip(VALUE_SIZES) {
             *bytes += padded(encoded.entries as usize * size) as u64;
         }
-        self.masked_slots += ((shape.width - shape.full) * shape.run * LANES) as u64;
-        self.lane_slots = self.lane_slots.max((shape.width * shape.run) as u64);
+        self.masked_slots += ((shape.width - shape.full) * shape.step_columns * LANES) as u64;
+        self.lane_slots = self.lane_slots.max((shape.width * shape.step_columns) as u64);
         self.steps = self.steps.max(shape.width as u64);
     }
 

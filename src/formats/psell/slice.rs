@@ -1,7 +1,7 @@
 //! Read access to a slice of packed SELL.
 
 use super::host::HostPsell;
-use super::index::{ALL, Kind, LANES, Shape, Slot, UNIT};
+use super::index::{ALL, Kind, LANES, SliceShape, Slot, UNIT};
 use super::layout::{Steps, visit_diagonal};
 use crate::Scalar;
 use crate::device::cpu::set_lanes;
@@ -12,7 +12,7 @@ const WORDS: usize = UNIT / size_of::<u32>();
 /// A slice of a packed matrix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slice<'a> {
-    pub(crate) shape: Shape,
+    pub(crate) shape: SliceShape,
     /// Column that indices are relative to.
     pub(crate) base: u32,
     /// Row of the first lane in the natural order.
@@ -85,9 +85,12 @@ impl Slice<'_> {
 
     /// Number of entries of every lane.
     pub(crate) fn lengths(&self) -> [usize; LANES] {
-        let Shape { run, full, .. } = self.shape;
-        let mut lengths = [full * run; LANES];
-        self.masks.iter().flat_map(|&mask| set_lanes(mask)).for_each(|lane| lengths[lane] += run);
+        let SliceShape { step_columns, full, .. } = self.shape;
+        let mut lengths = [full * step_columns; LANES];
+        self.masks
+            .iter()
+            .flat_map(|&mask| set_lanes(mask))
+            .for_each(|lane| lengths[lane] += step_columns);
         lengths
     }
 
@@ -109,7 +112,7 @@ impl Slice<'_> {
         group: usize,
         mut visit: impl FnMut(usize, usize, usize, u32),
     ) {
-        let Shape { kind, run, full, .. } = self.shape;
+        let SliceShape { kind, step_columns, full, .. } = self.shape;
         if kind == Kind::Diagonal {
             let mut next = [0; LANES];
             visit_diagonal(self.slots(), full, group, |lane, slot, at| {
@@ -123,7 +126,9 @@ impl Slice<'_> {
             |step| self.mask(step),
             |lane, step, at| {
                 let first = self.base + self.index(at);
-                (0..run).for_each(|slot| visit(lane, step * run + slot, at, first + slot as u32));
+                (0..step_columns).for_each(|slot| {
+                    visit(lane, step * step_columns + slot, at, first + slot as u32)
+                });
             },
         );
     }

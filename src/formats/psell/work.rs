@@ -117,23 +117,23 @@ mod tests {
 
     #[test]
     fn the_critical_path_is_that_of_the_packed_slices() {
-        // Runs of three columns, and single ones.
-        for (text, run) in [("femrandom,nodes=3000", 3), ("uniform,rows=3000", 1)] {
+        // Steps of three columns, and of one.
+        for (text, step_columns) in [("femrandom,nodes=3000", 3), ("uniform,rows=3000", 1)] {
             let a = text.parse::<Spec>().unwrap().generate::<f64>().unwrap();
             let analysis = Analysis::of(a.view());
             let packing = Packing { split: SliceProbe::of(&analysis).split, ..Packing::default() };
             let packed = HostPsell::pack(a.view(), Order::Natural, packing).unwrap();
             let shapes = packed.headers.iter().map(|header| header.shape());
-            let deepest = shapes.max_by_key(|shape| shape.width * shape.run).unwrap();
-            assert_eq!(deepest.run, run, "{text}");
+            let deepest = shapes.max_by_key(|shape| shape.width * shape.step_columns).unwrap();
+            assert_eq!(deepest.step_columns, step_columns, "{text}");
             let own = |warps| {
                 let packing = Packing { warps, ..packing };
                 of(Order::Natural, packing, &analysis, ScalarKind::F64).critical_path
             };
             let steps = cuda::steps_of_warp(packed.headers.len(), deepest.width, packed.bytes());
             assert!(steps < deepest.width, "several warps share a slice of {text}");
-            assert_eq!(own(SliceWarps::Auto), (steps * run) as u64, "{text}");
-            assert_eq!(own(SliceWarps::One), (deepest.width * run) as u64, "{text}");
+            assert_eq!(own(SliceWarps::Auto), (steps * step_columns) as u64, "{text}");
+            assert_eq!(own(SliceWarps::One), (deepest.width * step_columns) as u64, "{text}");
         }
     }
 }

@@ -17,7 +17,7 @@
 use super::super::constants::{
     CONSUMERS, HALO, PRODUCERS, REUSES_COLUMN, SLOT_BYTES, STAGES, UNITS,
 };
-use super::super::index::{self, ALL, Kind, LANES, Shape, padded};
+use super::super::index::{self, ALL, Kind, LANES, SliceShape, padded};
 use super::super::{DeviceValues, Header};
 use super::DevicePsell;
 use crate::device::{Buffer, Gpu, Kernel, Launch, Queue, kernels};
@@ -114,7 +114,7 @@ struct SharedSlots<'a> {
 }
 
 impl<'a> SharedSlots<'a> {
-    fn of(shape: Shape, index_at: u32, index: &'a [u32]) -> Self {
+    fn of(shape: SliceShape, index_at: u32, index: &'a [u32]) -> Self {
         let words = |count: usize| padded(count * size_of::<u32>()) / size_of::<u32>();
         let others = shape.width - shape.full;
         let full = index_at as usize * index::UNIT / size_of::<u32>();
@@ -138,7 +138,7 @@ impl<'a> SharedSlots<'a> {
 }
 
 /// True if the kernel supports slices of this shape.
-fn is_eligible(shape: Shape) -> bool {
+fn is_eligible(shape: SliceShape) -> bool {
     shape.kind == Kind::Diagonal && shape.width <= SLOTS
 }
 

@@ -4,7 +4,7 @@
 //! A matrix takes about fifteen launches and, unless values are packed, two synchronisations:
 //!
 //! 1. The rows are sorted and the long rows counted.
-//! 2. A warp per slice, or per part of a wide slice, chooses how the slice is stored.
+//! 2. A warp per slice, or per portion of a wide slice, chooses how the slice is stored.
 //! 3. Slices with the same slots are matched in a hash table.
 //! 4. Prefix sums give every slice its position.
 //! 5. The host reads the sums and allocates the arrays, and the slices are written.
@@ -14,7 +14,7 @@ mod slices;
 mod values;
 mod wide;
 
-use super::constants::{FOUND_PARTS, FOUND_RELATIVE, FOUND_WRONG};
+use super::constants::{FOUND_PORTIONS, FOUND_RELATIVE, FOUND_WRONG};
 use super::cuda::{DevicePsell, PsellBuffers};
 use super::index::{LANES, UNIT};
 use super::order::Order;
@@ -58,8 +58,8 @@ fn room<T: Scalar>(a: &CsrSource<T>, limit: u32) -> usize {
     // Encodings, hashes, units of two arrays, owners, and two to four places of the hash table.
     const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
     const SMALL: usize = 1 << 16;
-    let parts = wide::most_parts(a.nrows, a.col_idx.len(), limit);
-    a.nrows * ROW + a.nrows.div_ceil(LANES) * SLICE + wide::bytes(parts) + SMALL
+    let portions = wide::most_portions(a.nrows, a.col_idx.len(), limit);
+    a.nrows * ROW + a.nrows.div_ceil(LANES) * SLICE + wide::bytes(portions) + SMALL
 }
 
 /// Sums found before anything is written. The kernels use the same layout.
@@ -75,14 +75,14 @@ struct PackingCounts {
     relative: u64,
     /// Not zero if slices with the same hash have different slots.
     wrong: u64,
-    /// Number of parts of wide slices.
-    parts: u64,
+    /// Number of portions of wide slices.
+    portions: u64,
 }
 
 const _: () = {
     assert!(offset_of!(PackingCounts, relative) == FOUND_RELATIVE * size_of::<u64>());
     assert!(offset_of!(PackingCounts, wrong) == FOUND_WRONG * size_of::<u64>());
-    assert!(offset_of!(PackingCounts, parts) == FOUND_PARTS * size_of::<u64>());
+    assert!(offset_of!(PackingCounts, portions) == FOUND_PORTIONS * size_of::<u64>());
 };
 
 impl PackingCounts {
@@ -94,7 +94,7 @@ impl PackingCounts {
         long_entries: 0,
         relative: 0,
         wrong: 0,
-        parts: 0,
+        portions: 0,
     };
 
     /// Position of the first number of the long rows.
@@ -137,14 +137,14 @@ impl<T: Scalar> Packer<'_, T> {
         let units = sums.value_units as usize + usize::from(sums.value_units > 0);
         let values = self.room_for(&coder, units * UNIT / coder.size().max(1))?;
         let table = self.table(&coder)?;
-        let parts = sums.parts as usize;
-        self.write_slots(&chosen, index.ptr(), parts)?;
+        let portions = sums.portions as usize;
+        self.write_slots(&chosen, index.ptr(), portions)?;
         self.write(
             &chosen,
             (perm_ptr, packing.group),
             index.ptr(),
             (&values, &table),
-            (found, parts),
+            (found, portions),
         )?;
         let long = self.long(&sums, tiles, &coder, &table)?;
         let dictionary = a.gpu.upload(&coder.into_dictionary())?;

@@ -47,10 +47,10 @@ impl<T: Scalar> Packer<'_, T> {
             encoded,
             hashes,
             skip: skip.ptr(),
-            parts: wide.parts,
+            portions: wide.portions,
             found,
         });
-        // SAFETY: all arrays have an element for every slice, and for every part of one.
+        // SAFETY: all arrays have an element for every slice, and for every portion of one.
         unsafe {
             work.run("psell_pack_slices", "pack_choose", choose)?;
             self.choose_wide(wide, perm, (encoded, hashes), found)?;
@@ -104,12 +104,12 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(SlotTable { keys, firsts, mask })
     }
 
-    /// Writes the slots of the slices that own theirs. Wide slices have `parts` parts.
+    /// Writes the slots of the slices that own theirs. Wide slices have `portions` portions.
     pub(super) fn write_slots(
         &self,
         chosen: &Chosen,
         index: Ptr<u32>,
-        parts: usize,
+        portions: usize,
     ) -> Result<(), Error> {
         let launch = Launch::over(self.slices(), LANES as u32).with(PackSlots {
             row_ptr: self.row_ptr(),
@@ -123,18 +123,18 @@ impl<T: Scalar> Packer<'_, T> {
         // SAFETY: the index has as many units as were counted. If rows are sorted, no slice is
         // diagonal.
         unsafe { self.work.run("psell_pack_slices", "pack_slots", launch)? };
-        self.write_wide_slots(chosen, index, parts)
+        self.write_wide_slots(chosen, index, portions)
     }
 
     /// Writes the values of all slices, and the index of the relative slices. Wide slices have
-    /// `parts` parts.
+    /// `portions` portions.
     pub(super) fn write(
         &self,
         chosen: &Chosen,
         (perm, group): (Ptr<u32>, u32),
         index: Ptr<u32>,
         (values, table): (&DeviceValues<T>, &Option<CodeTable>),
-        (found, parts): (Ptr<u64>, usize),
+        (found, portions): (Ptr<u64>, usize),
     ) -> Result<(), Error> {
         let (keys, codes) = CodeTable::ptrs(table);
         let narrow = Launch::over(self.slices(), LANES as u32).with(Write {
@@ -152,7 +152,7 @@ impl<T: Scalar> Packer<'_, T> {
             codes,
             found,
         });
-        let wide = Launch::over(parts, LANES as u32).with(WriteWide {
+        let wide = Launch::over(portions, LANES as u32).with(WriteWide {
             row_ptr: self.row_ptr(),
             col_idx: self.a.col_idx.ptr(),
             values: self.a.values.ptr(),
@@ -166,11 +166,12 @@ impl<T: Scalar> Packer<'_, T> {
             keys,
             codes,
             found,
-            parts: chosen.wide.parts,
-            count: parts as u32,
+            portions: chosen.wide.portions,
+            count: portions as u32,
         });
         let name = format!("pack_write_{}", T::KIND);
-        // SAFETY: values and index have as many units as were counted, and there are `parts` parts.
+        // SAFETY: values and index have as many units as were counted, and there are `portions`
+        // portions.
         unsafe {
             self.work.run("psell_pack_slices", &name, narrow)?;
             self.work.run("psell_pack_slices", &format!("{name}_wide"), wide)

@@ -167,7 +167,7 @@ fn columns_far_apart() {
         ("the last column", |row| vec![row as u32, u32::MAX - 2]),
         ("16 bits", |row| vec![7 + (row as u32 % 2) * 65_535]),
         ("17 bits", |row| vec![7 + (row as u32 % 2) * 65_536]),
-        ("runs of three", |_| vec![0, 1, 2, 255, 256, 257]),
+        ("steps of three", |_| vec![0, 1, 2, 255, 256, 257]),
     ];
     for (name, cols) in cases {
         check_all(gpu, &matrix(ncols, cols, |k| k as f64), &[Packing::MAX_SPLIT], name);
@@ -228,23 +228,23 @@ proptest! {
     }
 }
 
-/// Columns of wide slices, one case for each special property. A part ends at PART.
+/// Columns of wide slices, one case for each special property. A portion ends at PORTION.
 fn wide_columns(case: usize, row: usize) -> Vec<u32> {
-    const PART: u32 = super::super::constants::PART as u32;
+    const PORTION: u32 = super::super::constants::PORTION as u32;
     let at = row as u32;
     let band = |len: u32| (at..at + len).collect::<Vec<_>>();
     let short = || vec![at, at + 3, at + 50];
     let nodes =
-        |count: u32, run: u32| (0..count).flat_map(|n| (0..run).map(move |k| 7 * n + k)).collect();
+        |count: u32, len: u32| (0..count).flat_map(|n| (0..len).map(move |k| 7 * n + k)).collect();
     let swapped = |mut cols: Vec<u32>, k: u32| {
         cols.swap(k as usize - 1, k as usize);
         cols
     };
     match case {
-        // Lengths close to those of whole parts, next to short rows.
-        0 if row % 32 == 5 => band(PART + at / 32 - 1),
-        1 if row % 32 == 31 => (0..2 * PART + at / 32 - 1).map(|k| 9 * k + at).collect(),
-        2 if row.is_multiple_of(32) => (0..3 * PART + at / 32 - 1).map(|k| 301 * k).collect(),
+        // Lengths close to those of whole portions, next to short rows.
+        0 if row % 32 == 5 => band(PORTION + at / 32 - 1),
+        1 if row % 32 == 31 => (0..2 * PORTION + at / 32 - 1).map(|k| 9 * k + at).collect(),
+        2 if row.is_multiple_of(32) => (0..3 * PORTION + at / 32 - 1).map(|k| 301 * k).collect(),
         0..3 => short(),
         // Very long rows next to empty ones: a diagonal per entry takes no more than an index.
         3 if row == 40 => (0..Packing::MAX_SPLIT).map(|k| 70 * k).collect(),
@@ -259,21 +259,21 @@ fn wide_columns(case: usize, row: usize) -> Vec<u32> {
         // The longest row is not the one with the outermost diagonals.
         7 if row.is_multiple_of(4) => (at + 2000..at + 2400).collect(),
         7 => band(390),
-        // Runs; one run broken at the end of a part, and one before it.
+        // Steps of several columns; one step broken at the end of a portion, and one before it.
         8 => nodes(100 + 2 * (at % 9), 2),
-        9 => nodes(PART + at % 7, 3),
+        9 => nodes(PORTION + at % 7, 3),
         10 if row % 32 == 9 => {
-            let mut cols: Vec<u32> = nodes(PART, 3);
-            cols[PART as usize..].iter_mut().for_each(|col| *col += 1);
-            cols[PART as usize] -= 1;
+            let mut cols: Vec<u32> = nodes(PORTION, 3);
+            cols[PORTION as usize..].iter_mut().for_each(|col| *col += 1);
+            cols[PORTION as usize] -= 1;
             cols
         }
         10 => nodes(70, 3),
-        // Not ascending at the end of a part and elsewhere; the same column twice.
-        11 if row % 32 == 20 => swapped(band(2 * PART + 5), PART),
-        12 if row % 32 == 21 => swapped(band(2 * PART + 5), 2 * PART + 1),
-        13 if row % 32 == 22 => (0..300).map(|k| at + k.min(PART - 1)).collect(),
-        11..14 => band(2 * PART),
+        // Not ascending at the end of a portion and elsewhere; the same column twice.
+        11 if row % 32 == 20 => swapped(band(2 * PORTION + 5), PORTION),
+        12 if row % 32 == 21 => swapped(band(2 * PORTION + 5), 2 * PORTION + 1),
+        13 if row % 32 == 22 => (0..300).map(|k| at + k.min(PORTION - 1)).collect(),
+        11..14 => band(2 * PORTION),
         14 => (0..250 + at).rev().collect(),
         // Too many diagonals.
         15 => (0..400 + at).map(|k| 1000 * k + (k * 7919 + at * 104_729) % 1000).collect(),

@@ -1,8 +1,8 @@
 //! Wide slices: slices with a row so long that a single warp would finish it long after all others.
-//! Each part of a wide slice has its own warp.
+//! Each portion of a wide slice has its own warp.
 
 use super::super::Header;
-use super::super::constants::PART;
+use super::super::constants::PORTION;
 use super::{LANES, Packer};
 use crate::device::kernels::psell_pack_slices::{
     PackChooseWide, PackCountWide, PackSlotsWide, PackSurveyWide,
@@ -10,13 +10,13 @@ use crate::device::kernels::psell_pack_slices::{
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
 
-/// Parts of wide slices. Those of a slice are adjacent.
+/// Portions of wide slices. Those of a slice are adjacent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wide {
-    /// Slice and number of every part.
-    pub(super) parts: Ptr<[u32; 2]>,
-    /// Slots of every part in the natural order: their number, the number that every lane has, and
-    /// a hash.
+    /// Slice and number of every portion.
+    pub(super) portions: Ptr<[u32; 2]>,
+    /// Slots of every portion in the natural order: their number, the number that every lane has,
+    /// and a hash.
     counted: Ptr<[u64; 2]>,
     most: usize,
 }
@@ -31,31 +31,31 @@ pub(super) struct Chosen {
     pub(super) wide: Wide,
 }
 
-/// Largest number of parts of slices with `nrows` rows and `nnz` entries.
-pub(super) fn most_parts(nrows: usize, nnz: usize, limit: u32) -> usize {
+/// Largest number of portions of slices with `nrows` rows and `nnz` entries.
+pub(super) fn most_portions(nrows: usize, nnz: usize, limit: u32) -> usize {
     let limit = limit as usize;
-    // The last part of a row may be short, but only after another part.
-    if limit <= PART {
+    // The last portion of a row may be short, but only after another portion.
+    if limit <= PORTION {
         0
     } else {
-        (2 * nnz / PART).min(nrows.div_ceil(LANES) * limit.div_ceil(PART))
+        (2 * nnz / PORTION).min(nrows.div_ceil(LANES) * limit.div_ceil(PORTION))
     }
 }
 
-/// Scratch memory for `parts` parts, in bytes.
-pub(super) const fn bytes(parts: usize) -> usize {
-    parts * (size_of::<[u32; 2]>() + size_of::<[u64; 2]>())
+/// Scratch memory for `portions` portions, in bytes.
+pub(super) const fn bytes(portions: usize) -> usize {
+    portions * (size_of::<[u32; 2]>() + size_of::<[u64; 2]>())
 }
 
 impl<T: Scalar> Packer<'_, T> {
-    /// Allocates room for the largest possible number of parts.
+    /// Allocates room for the largest possible number of portions.
     pub(super) fn wide(&self, perm: Ptr<u32>) -> Result<Wide, Error> {
-        let most = most_parts(self.a.nrows, self.a.col_idx.len(), self.limit);
+        let most = most_portions(self.a.nrows, self.a.col_idx.len(), self.limit);
         let counted = if perm.address() == 0 { self.work.take(most)? } else { Ptr::NULL };
-        Ok(Wide { parts: self.work.take(most)?, counted, most })
+        Ok(Wide { portions: self.work.take(most)?, counted, most })
     }
 
-    /// Chooses the encoding of wide slices. Only the GPU knows the numbers of their parts.
+    /// Chooses the encoding of wide slices. Only the GPU knows the numbers of their portions.
     ///
     /// # Safety
     ///
@@ -68,7 +68,7 @@ impl<T: Scalar> Packer<'_, T> {
         (encoded, hashes): (Ptr<[u32; 4]>, Ptr<u64>),
         found: Ptr<u64>,
     ) -> Result<(), Error> {
-        /// Blocks per multiprocessor; a warp without a part ends at once.
+        /// Blocks per multiprocessor; a warp without a portion ends at once.
         const BLOCKS: usize = 5;
         if wide.most == 0 {
             return Ok(());
@@ -78,13 +78,32 @@ impl<T: Scalar> Packer<'_, T> {
         let over = Launch::new(blocks, crate::device::BLOCK);
         let (row_ptr, col_idx) = (self.row_ptr(), self.a.col_idx.ptr());
         let (nrows, ncols, limit) = (self.nrows(), self.ncols(), self.limit);
-        let Wide { parts, counted, .. } = wide;
-        let survey = PackSurveyWide { row_ptr, col_idx, perm, nrows, limit, parts, found, encoded };
-        let count =
-            PackCountWide { row_ptr, col_idx, nrows, ncols, limit, parts, found, encoded, counted };
-        let choose =
-            PackChooseWide { row_ptr, perm, nrows, limit, parts, found, counted, encoded, hashes };
-        // SAFETY: there is room for all parts, and the caller's promise.
+        let Wide { portions, counted, .. } = wide;
+        let survey =
+            PackSurveyWide { row_ptr, col_idx, perm, nrows, limit, portions, found, encoded };
+        let count = PackCountWide {
+            row_ptr,
+            col_idx,
+            nrows,
+            ncols,
+            limit,
+            portions,
+            found,
+            encoded,
+            counted,
+        };
+        let choose = PackChooseWide {
+            row_ptr,
+            perm,
+            nrows,
+            limit,
+            portions,
+            found,
+            counted,
+            encoded,
+            hashes,
+        };
+        // SAFETY: there is room for all portions, and the caller's promise.
         unsafe {
             self.work.run("psell_pack_slices", "pack_survey_wide", over.with(survey))?;
             if perm.address() == 0 {
@@ -94,17 +113,17 @@ impl<T: Scalar> Packer<'_, T> {
         }
     }
 
-    /// Writes the slots of `parts` parts whose slices own theirs.
+    /// Writes the slots of `portions` portions whose slices own theirs.
     pub(super) fn write_wide_slots(
         &self,
         chosen: &Chosen,
         index: Ptr<u32>,
-        parts: usize,
+        portions: usize,
     ) -> Result<(), Error> {
         if chosen.wide.counted.address() == 0 {
             return Ok(());
         }
-        let launch = Launch::over(parts, LANES as u32).with(PackSlotsWide {
+        let launch = Launch::over(portions, LANES as u32).with(PackSlotsWide {
             row_ptr: self.row_ptr(),
             col_idx: self.a.col_idx.ptr(),
             nrows: self.nrows(),
@@ -112,11 +131,11 @@ impl<T: Scalar> Packer<'_, T> {
             headers: chosen.headers.ptr().cast(),
             owners: chosen.owners,
             index: index.cast(),
-            parts: chosen.wide.parts,
+            portions: chosen.wide.portions,
             counted: chosen.wide.counted,
-            count: parts as u32,
+            count: portions as u32,
         });
-        // SAFETY: there are `parts` parts, and the index has as many units as were counted.
+        // SAFETY: there are `portions` portions, and the index has as many units as were counted.
         unsafe { self.work.run("psell_pack_slices", "pack_slots_wide", launch) }
     }
 }
