@@ -4,7 +4,7 @@ use super::cpu::{NarrowRows, ask_ahead_of, for_each_block};
 use super::{CsrPlan, HostCsr};
 use crate::Scalar;
 use crate::device::cpu::{
-    CpuKernel, Vector, dispatch, element, element_at, for_each_part, read, write,
+    CpuKernel, Vector, dispatch, element, element_at, for_each_task, read, write,
 };
 use crate::formats::HostVectors;
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ impl<T: Scalar> HostCsr<T> {
     /// and nothing else writes there.
     pub(crate) unsafe fn spmm(&self, vectors: HostVectors<'_, T>) {
         let HostVectors { y, row, .. } = vectors;
-        for_each_part(&self.arrangement.parts, |part| {
+        for_each_task(&self.arrangement.parts, |part| {
             let rows = match self.arrangement.plan {
                 CsrPlan::Balanced => self.rows_that_begin_in(part),
                 _ => part,
