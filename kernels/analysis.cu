@@ -33,7 +33,7 @@ KERNEL(check_columns)(const u32 *cols, u64 nnz, u32 ncols, u32 *wrong) {
 }
 
 // Row lengths: their histogram, the number of changes from row to row, and the sums of the slices
-// of sorted windows (`SortedSlices`). A block has a tile of TILE_ROWS rows. Rows of HISTOGRAM
+// of sorted windows (`SortedSlices`). A block has BLOCK_ROWS rows. Rows of HISTOGRAM
 // entries and more are listed.
 
 // Adds the slices of C rows to three sums: slots, masked slots and the largest slice. Rows that do
@@ -42,7 +42,7 @@ template <u32 C>
 __device__ __forceinline__ void add_slices(const u32 *lengths, u64 *sums) {
     u64 slots = 0, masked = 0;
     u32 widest = 0;
-    for (u32 i = threadIdx.x; i < TILE_ROWS; i += BLOCK) {
+    for (u32 i = threadIdx.x; i < BLOCK_ROWS; i += BLOCK) {
         u32 most = lengths[i], least = most;
 #pragma unroll
         for (u32 offset = C / 2; offset > 0; offset /= 2) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void sort_windows(u32 *lengths, u32 sorted, u32 windo
 #pragma unroll 1
         for (u32 offset = run / 2; offset > 0; offset /= 2) {
             __syncthreads();
-            for (u32 pair = threadIdx.x; pair < TILE_ROWS / 2; pair += BLOCK) {
+            for (u32 pair = threadIdx.x; pair < BLOCK_ROWS / 2; pair += BLOCK) {
                 u32 i = (pair & ~(offset - 1)) << 1 | (pair & (offset - 1)), j = i | offset;
                 u32 one = lengths[i], other = lengths[j];
                 if ((one > other) == ((i & run) == 0)) {
@@ -90,15 +90,15 @@ __device__ __forceinline__ void sort_windows(u32 *lengths, u32 sorted, u32 windo
 // `found` are the changes, the number of listed rows, and three sums for every pair of a slice and
 // a window, in the order of `SortedSlices::MEASURED`.
 KERNEL(row_lengths)(const u64 *row_ptr, u32 nrows, u32 *histogram, u32 *listed, u64 *found) {
-    __shared__ u32 lengths[TILE_ROWS];
+    __shared__ u32 lengths[BLOCK_ROWS];
     __shared__ u32 counts[HISTOGRAM];
     __shared__ u64 sums[SLICE_SUMS];
     for (u32 i = threadIdx.x; i < HISTOGRAM; i += BLOCK) counts[i] = 0;
     for (u32 i = threadIdx.x; i < SLICE_SUMS; i += BLOCK) sums[i] = 0;
     __syncthreads();
     u32 changes = 0;
-    for (u32 i = threadIdx.x; i < TILE_ROWS; i += BLOCK) {
-        u64 row = u64(blockIdx.x) * TILE_ROWS + i;
+    for (u32 i = threadIdx.x; i < BLOCK_ROWS; i += BLOCK) {
+        u64 row = u64(blockIdx.x) * BLOCK_ROWS + i;
         bool exists = row < nrows;
         u64 begin = exists ? row_ptr[row] : 0;
         u32 len = exists ? u32(row_ptr[row + 1] - begin) : 0;
@@ -120,7 +120,7 @@ KERNEL(row_lengths)(const u64 *row_ptr, u32 nrows, u32 *histogram, u32 *listed, 
     add_slices<32>(lengths, sums + 9);
     sort_windows(lengths, 512, 1024);
     add_slices<16>(lengths, sums + 12);
-    sort_windows(lengths, 1024, TILE_ROWS);
+    sort_windows(lengths, 1024, BLOCK_ROWS);
     add_slices<16>(lengths, sums + 15);
     add_slices<32>(lengths, sums + 18);
     __syncthreads();
@@ -203,7 +203,7 @@ struct Touches {
     }
 };
 
-// Histogram of the digits of every tile: counts[digit · tiles + tile].
+// Histogram of the digits of every block: counts[digit · blocks + block].
 KERNEL(count_touches)(const u32 *cols, u64 window, u64 half_distance, u32 skipped, const u64 *from,
                       u64 count, u32 shift, u64 *counts) {
     __shared__ u32 found[TOUCH_DIGITS];

@@ -3,7 +3,7 @@
 #include "common.cuh"
 #include "psell_pack.cuh"
 
-constexpr u32 LONG_TILE = SCANNED * BLOCK;
+constexpr u32 BLOCK_ROWS = SCANNED * BLOCK;
 
 // Number of long rows, of their pieces and of their entries among the rows of a thread.
 struct LongRowCounts {
@@ -22,14 +22,14 @@ struct LongRowCounts {
 template <typename Visit>
 __device__ __forceinline__ void visit_long_rows(const OrderedRows &rows, Visit visit) {
     for (u32 k = 0; k < SCANNED; ++k) {
-        u64 row = u64(blockIdx.x) * LONG_TILE + threadIdx.x * SCANNED + k;
+        u64 row = u64(blockIdx.x) * BLOCK_ROWS + threadIdx.x * SCANNED + k;
         if (row >= rows.count) return;
         u64 len = rows.length(u32(row));
         if (len > rows.limit) visit(u32(row), len);
     }
 }
 
-// Number of long rows, pieces and entries of every tile: three arrays of one number per block.
+// Number of long rows, pieces and entries of every block: three arrays of one number per block.
 KERNEL(pack_long_count)(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
     LongRowCounts own;
     visit_long_rows({row_ptr, nullptr, nrows, limit}, [&](u32, u64 len) { own.add(len); });
@@ -39,7 +39,7 @@ KERNEL(pack_long_count)(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
             threadIdx.x == 0 ? all[0] : threadIdx.x == 1 ? all[1] : all[2];
 }
 
-// Number, first piece and first entry of every long row. `sums` are the prefix sums over the tiles.
+// Number, first piece and first entry of every long row. `sums` are the prefix sums of the blocks.
 KERNEL(pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums, u32 *long_rows,
                        u32 *firsts, u64 *begins) {
     OrderedRows rows{row_ptr, nullptr, nrows, limit};

@@ -39,10 +39,10 @@ KERNEL(sort_rows_windows)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u
     }
 }
 
-// Larger windows: radix sort, lowest digit first. A block has a tile of rows in their present
-// order.
+// Larger windows: radix sort, lowest digit first. A block has BLOCK_ROWS rows, adjacent in their
+// present order.
 
-constexpr u32 DIGIT_TILE = DIGIT_ROUNDS * BLOCK;
+constexpr u32 BLOCK_ROWS = DIGIT_ROUNDS * BLOCK;
 
 // Digit of a row. The key is the window and, in `bits` bits, the inverted length.
 struct Digit {
@@ -57,12 +57,12 @@ struct Digit {
     }
 };
 
-// Position of this thread's row in a tile in a round; a warp has consecutive rows.
-__device__ __forceinline__ u64 tile_place(u32 round) {
-    return u64(blockIdx.x) * DIGIT_TILE + (threadIdx.x / WARP * DIGIT_ROUNDS + round) * WARP + lane_id();
+// Position of this thread's row in a round; a warp has consecutive rows.
+__device__ __forceinline__ u64 row_place(u32 round) {
+    return u64(blockIdx.x) * BLOCK_ROWS + (threadIdx.x / WARP * DIGIT_ROUNDS + round) * WARP + lane_id();
 }
 
-// Histogram of the digits of every tile: counts[digit · tiles + tile].
+// Histogram of the digits of every block: counts[digit · blocks + block].
 KERNEL(sort_rows_count)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 bits, u32 shift,
                         const u32 *from, u64 *counts) {
     __shared__ u32 found[DIGITS];
@@ -70,7 +70,7 @@ KERNEL(sort_rows_count)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32
     found[threadIdx.x] = 0;
     __syncthreads();
     for (u32 round = 0; round < DIGIT_ROUNDS; ++round) {
-        u64 i = tile_place(round);
+        u64 i = row_place(round);
         if (i < nrows) atomicAdd(&found[digit.of(from ? from[i] : u32(i))], 1);
     }
     __syncthreads();
@@ -87,7 +87,7 @@ KERNEL(sort_rows_place)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32
     for (u32 w = 0; w < WARPS; ++w) next[w][threadIdx.x] = 0;
     __syncthreads();
     for (u32 round = 0; round < DIGIT_ROUNDS; ++round) {
-        u64 i = tile_place(round);
+        u64 i = row_place(round);
         if (i < nrows) atomicAdd(&next[warp][digit.of(from ? from[i] : u32(i))], 1);
     }
     __syncthreads();
@@ -99,7 +99,7 @@ KERNEL(sort_rows_place)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32
     }
     __syncthreads();
     for (u32 round = 0; round < DIGIT_ROUNDS; ++round) {
-        u64 i = tile_place(round);
+        u64 i = row_place(round);
         u32 row = i >= nrows ? 0 : from ? from[i] : u32(i);
         u32 own = i < nrows ? digit.of(row) : DIGITS;
         u32 same = __match_any_sync(ALL_LANES, own);

@@ -17,7 +17,7 @@ use bytemuck::Zeroable;
 use std::alloc::Layout;
 
 /// Elements that one thread copies at a time.
-const CHUNK: usize = 1 << 16;
+const TASK: usize = 1 << 16;
 
 /// A vector of `len` zeros, in huge pages if it is large.
 pub fn zeroed<T: Copy + Default>(len: usize) -> Vec<T> {
@@ -47,8 +47,8 @@ pub fn try_zeroed<T: Zeroable>(len: usize) -> Result<Vec<T>, Error> {
 /// As [`reserved`].
 pub(crate) fn try_copied<T: Zeroable + Copy + Send + Sync>(source: &[T]) -> Result<Vec<T>, Error> {
     let mut copy = try_zeroed(source.len())?;
-    let chunks = copy.chunks_mut(CHUNK).zip(source.chunks(CHUNK));
-    parallel::for_each_item(chunks, |(to, from)| to.copy_from_slice(from));
+    let tasks = copy.chunks_mut(TASK).zip(source.chunks(TASK));
+    parallel::for_each_item(tasks, |(to, from)| to.copy_from_slice(from));
     Ok(copy)
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn collected<T: Send>(
     Ok(list)
 }
 
-/// Checks that `bytes` bytes can be allocated now, in one piece: for work that allocates about as
+/// Checks that `bytes` bytes can be allocated now, at once: for work that allocates about as
 /// much in many places.
 ///
 /// # Errors

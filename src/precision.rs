@@ -172,7 +172,7 @@ impl Precision {
         /// Numbers checked together.
         const BATCH: usize = 64;
         /// Numbers that a thread checks: some 100 µs, the time to wake a thread pool.
-        const CHUNK: usize = 1 << 18;
+        const TASK: usize = 1 << 18;
         // Numbers that are unchanged by a conversion to `f32` and back are exact in it. This takes
         // a few vector instructions.
         let changed =
@@ -180,7 +180,7 @@ impl Precision {
         let unchanged =
             |values: &[T]| values.iter().fold(0, |bits, value| bits | changed(value)) == 0;
         let each = |values: &[T]| values.iter().all(|&value| self.holds(value));
-        parallel::all(values.len(), CHUNK, |range| match self {
+        parallel::all(values.len(), TASK, |range| match self {
             Self::F32 => {
                 values[range].chunks(BATCH).all(|values| unchanged(values) || each(values))
             }

@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of a message; longer ones are sent in pieces, because MPI counts in 32 bits.
-const PIECE: usize = 1 << 30;
+/// Largest number of bytes of a message; more are sent in several, because MPI counts in 32 bits.
+const MESSAGE_BYTES: usize = 1 << 30;
 
 /// Tag of all messages.
 const TAG: c_int = 0;
@@ -238,28 +238,29 @@ impl MpiState {
         mem::forget(self.universe.take());
     }
 
-    /// Starts to send or to receive the messages of a buffer, given by rank and length, in pieces.
+    /// Starts to send or to receive the parts of a buffer, given by rank and length, in messages of
+    /// at most [`MESSAGE_BYTES`].
     fn start(
         &mut self,
-        messages: &[(usize, usize)],
+        transfers: &[(usize, usize)],
         sends: bool,
         requests: &mut Vec<MPI_Request>,
         ranks: &mut Vec<usize>,
     ) -> Result<(), Error> {
         let mut at = 0;
-        for &(rank, length) in messages {
-            for piece in (0..length).step_by(PIECE) {
-                let count = (length - piece).min(PIECE) as c_int;
-                // SAFETY: the piece is inside of the buffer, which lives until the request is
+        for &(rank, length) in transfers {
+            for start in (0..length).step_by(MESSAGE_BYTES) {
+                let count = (length - start).min(MESSAGE_BYTES) as c_int;
+                // SAFETY: the message is inside of the buffer, which lives until the request is
                 // complete, or forever.
                 let (started, request) = unsafe {
                     let mut request = RSMPI_REQUEST_NULL;
                     let (to, kind, messages) = (rank as c_int, RSMPI_UINT8_T, self.messages);
                     let code = if sends {
-                        let from = self.sent.as_ptr().add(at + piece).cast();
+                        let from = self.sent.as_ptr().add(at + start).cast();
                         MPI_Isend(from, count, kind, to, TAG, messages, &mut request)
                     } else {
-                        let into = self.received.as_mut_ptr().add(at + piece).cast();
+                        let into = self.received.as_mut_ptr().add(at + start).cast();
                         MPI_Irecv(into, count, kind, to, TAG, messages, &mut request)
                     };
                     (code, request)
@@ -297,8 +298,8 @@ impl Communicator for MpiRank {
         state.received.resize(incoming.iter().map(|message| message.1).sum(), 0);
         let (mut requests, mut ranks, mut expected) = (Vec::new(), Vec::new(), Vec::new());
         for (_, length) in &incoming {
-            expected
-                .extend((0..*length).step_by(PIECE).map(|at| (length - at).min(PIECE) as c_int));
+            let starts = (0..*length).step_by(MESSAGE_BYTES);
+            expected.extend(starts.map(|at| (length - at).min(MESSAGE_BYTES) as c_int));
         }
         let started = state
             .start(&incoming, false, &mut requests, &mut ranks)
@@ -335,7 +336,7 @@ impl Communicator for MpiRank {
     fn all_gather(&self, own: &[u8], lengths: &[usize]) -> Result<Vec<u8>, Error> {
         let total: usize = lengths.iter().sum();
         let mut all = sparseop::try_zeroed(total)?;
-        if total > PIECE {
+        if total > MESSAGE_BYTES {
             return self.gather_by_messages(own, lengths, all);
         }
         let mut state = self.state()?;

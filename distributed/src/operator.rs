@@ -171,7 +171,7 @@ impl<T: Scalar> DistributedOp<T> {
         self.check("x", n, x.len())?;
         let mut solution = self.gathered(x, 1, true)?.into_owned();
         let b = self.gathered(b, 1, true)?;
-        let reports = self.run(self.own_chunks(&mut solution, 1, true), |part, x| {
+        let reports = self.run(self.own_elements(&mut solution, 1, true), |part, x| {
             let solver = SolverBuilder::new(method).settings(settings);
             let solver = if jacobi { solver.jacobi(part.jacobi()?) } else { solver };
             part.solve(solver, &b[part.own_rows()], x)
@@ -231,7 +231,7 @@ impl<T: Scalar> DistributedOp<T> {
         let reordered = self.reorders(by_rows).is_some();
         let mut products = if reordered { try_zeroed(y.len())? } else { Vec::new() };
         let to = if reordered { &mut products[..] } else { &mut *y };
-        self.run(self.own_chunks(to, count, by_rows), |part, y| {
+        self.run(self.own_elements(to, count, by_rows), |part, y| {
             let own = if by_rows { part.own_columns() } else { part.own_rows() };
             multiply(part, &x[own.start * count..own.end * count], y)
         })?;
@@ -241,19 +241,19 @@ impl<T: Scalar> DistributedOp<T> {
         Ok(())
     }
 
-    /// Divides a vector into the pieces of the parts, by their rows or their columns.
-    fn own_chunks<'a>(
+    /// Divides a vector into the own elements of each part, by its rows or its columns.
+    fn own_elements<'a>(
         &self,
-        mut elements: &'a mut [T],
+        mut rest: &'a mut [T],
         count: usize,
         by_rows: bool,
     ) -> Vec<&'a mut [T]> {
         let own = |part: &PartOp<T>| if by_rows { part.own_rows() } else { part.own_columns() };
         let cut = self.parts.iter().map(|part| {
-            let all = std::mem::take(&mut elements);
-            let (chunk, rest) = all.split_at_mut(own(part).len() * count);
-            elements = rest;
-            chunk
+            let (elements, others) =
+                std::mem::take(&mut rest).split_at_mut(own(part).len() * count);
+            rest = others;
+            elements
         });
         cut.collect()
     }

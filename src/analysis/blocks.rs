@@ -5,8 +5,8 @@ use crate::matrix::CsrColumns;
 use crate::parallel::{self, SparePool};
 use serde::{Deserialize, Serialize};
 
-/// Rows of a tile: the least number that whole block rows of every size fill.
-const TILE_ROWS: usize = 12;
+/// Rows of a row group: the least number that whole block rows of every size fill.
+const GROUP_ROWS: usize = 12;
 
 /// Largest number of entries at which all entries are counted.
 const EXACT_NNZ: usize = 1 << 12;
@@ -21,10 +21,10 @@ const SAMPLING: usize = 32;
 /// entries.
 const MAX_SAMPLE: usize = 1 << 17;
 
-/// Minimum number of sampled tiles, independent of the length of their rows.
+/// Minimum number of sampled row groups, independent of the length of their rows.
 const MIN_DRAWS: usize = 32;
 
-/// Tiles per parallel task: distributing fewer takes longer than counting their blocks.
+/// Row groups per parallel task: distributing fewer takes longer than counting their blocks.
 const TOGETHER: usize = 32;
 
 /// Fill of aligned dense blocks: for blocks of `b` × `b`, `nnz / (b² · blocks)`, where `blocks`
@@ -32,8 +32,8 @@ const TOGETHER: usize = 32;
 /// `1 / b²` that every entry has a block of its own. Repeated entries count each time and can
 /// raise it above 1. 0 without entries.
 ///
-/// Exact up to 2¹² entries, estimated beyond from tiles of 12 rows, drawn at evenly spaced
-/// *entries*. A tile is thus drawn in proportion to its entries, and the mean of its blocks per
+/// Exact up to 2¹² entries, estimated beyond from row groups of 12 rows, drawn at evenly spaced
+/// *entries*. A group is thus drawn in proportion to its entries, and the mean of its blocks per
 /// entry estimates that of the whole matrix, with long rows in their due weight (sampling with
 /// probability proportional to size, Hansen & Hurwitz 1943). If rows are alike the error is within
 /// a few per cent.
@@ -53,46 +53,50 @@ impl BlockFill {
     /// Measures `a`; columns may be unsorted and repeated.
     pub(super) fn of(a: CsrColumns<'_>) -> Self {
         let exact = a.nnz() <= EXACT_NNZ;
-        let tiles = if exact { all_tiles(a) } else { drawn_tiles(a) };
-        let blocks_per_entry = |table: &mut DenseBlockTable, &(tile, weight): &(usize, usize)| {
-            let entries = tile_entries(a, tile).len() as f64;
-            let blocks =
-                [table.count::<2>(a, tile), table.count::<3>(a, tile), table.count::<4>(a, tile)];
+        let groups = if exact { all_groups(a) } else { drawn_groups(a) };
+        let blocks_per_entry = |table: &mut DenseBlockTable, &(group, weight): &(usize, usize)| {
+            let entries = group_entries(a, group).len() as f64;
+            let blocks = [
+                table.count::<2>(a, group),
+                table.count::<3>(a, group),
+                table.count::<4>(a, group),
+            ];
             blocks.map(|blocks| (weight as u64 * blocks) as f64 / entries)
         };
         let spare = SparePool::new(DenseBlockTable::default);
-        let terms = parallel::map_ranges(tiles.len(), TOGETHER, |range| {
+        let terms = parallel::map_ranges(groups.len(), TOGETHER, |range| {
             spare.with(|table| {
-                tiles[range].iter().map(|tile| blocks_per_entry(table, tile)).collect::<Vec<_>>()
+                groups[range].iter().map(|group| blocks_per_entry(table, group)).collect::<Vec<_>>()
             })
         });
         let terms = terms.concat();
         // Summed in a fixed order: the result has the same bits on any number of threads.
         let sum = |size: usize| terms.iter().map(|term| term[size]).sum::<f64>();
-        let weights = tiles.iter().map(|tile| tile.1 as f64).sum::<f64>();
+        let weights = groups.iter().map(|group| group.1 as f64).sum::<f64>();
         let fill = |b: usize| ratio(weights, (b * b) as f64 * sum(b - 2));
         Self { b2: fill(2), b3: fill(3), b4: fill(4), exact }
     }
 }
 
-/// Range of the entries of a tile.
-fn tile_entries(a: CsrColumns<'_>, tile: usize) -> std::ops::Range<usize> {
+/// Range of the entries of a row group.
+fn group_entries(a: CsrColumns<'_>, group: usize) -> std::ops::Range<usize> {
     let row = |row: usize| a.row_ptr()[row.min(a.nrows())];
-    row(tile * TILE_ROWS)..row((tile + 1) * TILE_ROWS)
+    row(group * GROUP_ROWS)..row((group + 1) * GROUP_ROWS)
 }
 
-/// Every tile that has entries, weighted by them: each term of the mean is then the tile's number
-/// of blocks, exactly.
-fn all_tiles(a: CsrColumns<'_>) -> Vec<(usize, usize)> {
-    let tiles = (0..a.nrows().div_ceil(TILE_ROWS)).map(|tile| (tile, tile_entries(a, tile).len()));
-    tiles.filter(|tile| tile.1 > 0).collect()
+/// Every row group that has entries, weighted by them: each term of the mean is then the group's
+/// number of blocks, exactly.
+fn all_groups(a: CsrColumns<'_>) -> Vec<(usize, usize)> {
+    let groups =
+        (0..a.nrows().div_ceil(GROUP_ROWS)).map(|group| (group, group_entries(a, group).len()));
+    groups.filter(|group| group.1 > 0).collect()
 }
 
-/// Tiles of evenly spaced entries, weighted by the number of times they are drawn.
-fn drawn_tiles(a: CsrColumns<'_>) -> Vec<(usize, usize)> {
+/// Row groups of evenly spaced entries, weighted by the number of times they are drawn.
+fn drawn_groups(a: CsrColumns<'_>) -> Vec<(usize, usize)> {
     let sample = (a.nnz() / SAMPLING).clamp(MIN_SAMPLE, MAX_SAMPLE);
-    let tiles = a.nrows().div_ceil(TILE_ROWS);
-    let draws = ((sample as u64 * tiles as u64).div_ceil(a.nnz() as u64) as usize).max(MIN_DRAWS);
+    let groups = a.nrows().div_ceil(GROUP_ROWS);
+    let draws = ((sample as u64 * groups as u64).div_ceil(a.nnz() as u64) as usize).max(MIN_DRAWS);
     // A draw is the middle entry of its share of the entries.
     let entry = |i: usize| ((2 * i + 1) as u128 * a.nnz() as u128 / (2 * draws) as u128) as usize;
     let mut drawn: Vec<(usize, usize)> = Vec::new();
@@ -100,8 +104,8 @@ fn drawn_tiles(a: CsrColumns<'_>) -> Vec<(usize, usize)> {
     for i in 0..draws {
         row = row_of(a.row_ptr(), row, entry(i));
         match drawn.last_mut() {
-            Some((tile, times)) if *tile == row / TILE_ROWS => *times += 1,
-            _ => drawn.push((row / TILE_ROWS, 1)),
+            Some((group, times)) if *group == row / GROUP_ROWS => *times += 1,
+            _ => drawn.push((row / GROUP_ROWS, 1)),
         }
     }
     drawn
@@ -132,9 +136,9 @@ struct DenseBlockTable {
 }
 
 impl DenseBlockTable {
-    /// Counts the `B` × `B` blocks with entries in `tile`.
-    fn count<const B: usize>(&mut self, a: CsrColumns<'_>, tile: usize) -> u64 {
-        let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(a.nrows());
+    /// Counts the `B` × `B` blocks with entries in `group`.
+    fn count<const B: usize>(&mut self, a: CsrColumns<'_>, group: usize) -> u64 {
+        let rows = group * GROUP_ROWS..((group + 1) * GROUP_ROWS).min(a.nrows());
         let block_rows = rows.clone().step_by(B).map(|row| {
             let entries = a.row_ptr()[row]..a.row_ptr()[(row + B).min(rows.end)];
             self.block_row::<B>(&a.col_idx()[entries])

@@ -25,7 +25,7 @@ pub(crate) const NOT_F16: u32 = 2;
 pub(crate) const NOT_F32: u32 = 4;
 
 /// Rows of a block in the analysis on a GPU, a multiple of all measured windows.
-pub(crate) const TILE_ROWS: usize = 4096;
+pub(crate) const BLOCK_ROWS: usize = 4096;
 
 /// Row lengths that are counted in a table; longer ones are listed.
 pub(crate) const HISTOGRAM: usize = 2048;
@@ -54,5 +54,5 @@ pub(crate) const PLACE_BITS: u32 = 24;
 /// Values per digit for sorting touches.
 pub(crate) const TOUCH_DIGITS: usize = 256;
 
-/// Touches of a tile per thread, for sorting touches.
+/// Touches per thread, for sorting touches.
 pub(crate) const TOUCH_ROUNDS: usize = 16;

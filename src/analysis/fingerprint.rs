@@ -9,21 +9,21 @@ use std::fmt::{Debug, Display, Formatter};
 use std::str::FromStr;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// Array elements per hashed chunk. Part of the definition: another value gives other fingerprints.
-const CHUNK: usize = 1 << 12;
+/// Array elements per hashed block. Part of the definition: another value gives other fingerprints.
+const BLOCK: usize = 1 << 12;
 
 /// Elements converted to bytes at a time: at most 2 KiB, which stay in the first-level cache.
-const PIECE: usize = 256;
+const BUFFER: usize = 256;
 
 /// Hex digits of a fingerprint.
 const HEX_DIGITS: usize = 32;
 
-/// Hashes of consecutive [`CHUNK`]s of one array.
+/// Hashes of consecutive blocks of one array.
 type Digests = Vec<u128>;
 
 /// 128-bit hash of the structure of a matrix, or of its values.
 ///
-/// Every array is cut into chunks of 4096 elements, each hashed by XXH3-128 over its little-endian
+/// Every array is cut into blocks of 4096 elements, each hashed by XXH3-128 over its little-endian
 /// bytes. The fingerprint is the XXH3-128 of a name, the lengths (as 64-bit integers) and those
 /// hashes in order. It is therefore the same in every run, on any number of threads and on every
 /// machine, independent of its byte order and the width of its `usize`. It is written as 32 hex
@@ -69,31 +69,31 @@ impl Fingerprint {
     }
 }
 
-/// Digests of all chunks.
+/// Digests of all blocks.
 fn digests<E: Sync>(elements: &[E], digest: fn(&[E]) -> u128) -> Digests {
-    parallel::map_ranges(elements.len(), CHUNK, |range| digest(&elements[range]))
+    parallel::map_ranges(elements.len(), BLOCK, |range| digest(&elements[range]))
 }
 
-/// Digest of one chunk of row offsets.
+/// Digest of one block of row offsets.
 fn digest_offsets(offsets: &[usize]) -> u128 {
     digest(offsets, |offset| (offset as u64).to_le_bytes())
 }
 
-/// Digest of one chunk of column indices.
+/// Digest of one block of column indices.
 fn digest_columns(columns: &[u32]) -> u128 {
     digest(columns, u32::to_le_bytes)
 }
 
-/// Hashes one chunk. The copy through `buffer` costs little compared with the hash and needs
+/// Hashes one block. The copy through `buffer` costs little compared with the hash and needs
 /// neither `unsafe` nor a second path for big-endian machines.
 fn digest<E: Copy, const N: usize>(elements: &[E], to_bytes: impl Fn(E) -> [u8; N]) -> u128 {
     let mut hasher = Xxh3::new();
-    let mut buffer = [[0; N]; PIECE];
-    for piece in elements.chunks(PIECE) {
-        for (bytes, &element) in buffer.iter_mut().zip(piece) {
+    let mut buffer = [[0; N]; BUFFER];
+    for elements in elements.chunks(BUFFER) {
+        for (bytes, &element) in buffer.iter_mut().zip(elements) {
             *bytes = to_bytes(element);
         }
-        hasher.update(buffer[..piece.len()].as_flattened());
+        hasher.update(buffer[..elements.len()].as_flattened());
     }
     hasher.digest128()
 }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(Fingerprint::of(a.view()).to_string(), "22f659dead6d2878af7c2742c4d5bf7f");
         let zeros = CsrMatrix::<f32>::zeros(0, 0).unwrap();
         assert_eq!(Fingerprint::of(zeros.view()).to_string(), "cdd8b2eca67c5da0e4e3921e12d8cbea");
-        // Several chunks: 10,000 rows of two entries, on the diagonal and beside it.
+        // Several blocks: 10,000 rows of two entries, on the diagonal and beside it.
         let (row_ptr, col_idx) =
             ((0..=20_000).step_by(2).collect(), (0..10_000).flat_map(|i| [i, i + 1]).collect());
         let a = CsrMatrix::try_new(10_000, 10_001, row_ptr, col_idx, vec![1.0f32; 20_000]).unwrap();
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_number_of_threads_does_not_count() {
-        let columns = (0..5 * CHUNK as u32 + 7).collect::<Vec<_>>();
+        let columns = (0..5 * BLOCK as u32 + 7).collect::<Vec<_>>();
         let (n, values) = (columns.len(), vec![1.0f64; columns.len()]);
         let a = CsrMatrix::try_new(1, n, vec![0, n], columns, values).unwrap();
         let on = |threads| {

@@ -3,7 +3,7 @@
 //! of a matrix in its own memory. All numbers are those of an analysis on the host.
 
 use super::constants::{
-    CLASSES, HISTOGRAM, NOT_BF16, NOT_F16, NOT_F32, SECTION, SLICE_SUMS, TILE_ROWS, TOUCH_DIGITS,
+    BLOCK_ROWS, CLASSES, HISTOGRAM, NOT_BF16, NOT_F16, NOT_F32, SECTION, SLICE_SUMS, TOUCH_DIGITS,
     TOUCH_ROUNDS,
 };
 use super::contiguity::{self, Contiguity};
@@ -48,7 +48,7 @@ impl GpuColumns<'_> {
     /// Enqueues the row lengths. Returns the list of long rows.
     fn row_lengths(&self, found: Ptr<KernelCounts>) -> Result<Ptr<u32>, Error> {
         let listed = self.work.take(self.nnz() / HISTOGRAM)?;
-        let blocks = self.nrows.div_ceil(TILE_ROWS) as u32;
+        let blocks = self.nrows.div_ceil(BLOCK_ROWS) as u32;
         let launch = Launch::new(blocks, BLOCK).with(RowLengths {
             row_ptr: self.row_ptr(),
             nrows: self.nrows as u32,
@@ -56,8 +56,8 @@ impl GpuColumns<'_> {
             listed,
             found: field(found, offset_of!(KernelCounts, changes)),
         });
-        // SAFETY: there is a block for every tile of rows, and room for all rows that are listed,
-        // each of which has as many entries as the table.
+        // SAFETY: the blocks have all rows, and there is room for all rows that are listed, each of
+        // which has as many entries as the table.
         unsafe { self.work.run(FILE, "row_lengths", launch)? };
         Ok(listed)
     }
@@ -105,14 +105,14 @@ impl GpuColumns<'_> {
 struct TouchSort<'a> {
     a: &'a GpuColumns<'a>,
     sampling: Sampling,
-    /// Numbers of touches with every digit in every tile, and then their sums.
+    /// Numbers of touches with every digit in every block, and then their sums.
     counts: Ptr<u64>,
 }
 
 impl<'a> TouchSort<'a> {
     /// Enqueues the count of the sampled touches, whose number will be at `total`.
     fn new(a: &'a GpuColumns<'a>, sampling: Sampling, total: Ptr<u64>) -> Result<Self, Error> {
-        let counts = a.work.take(tiles(sampling.entries()) * TOUCH_DIGITS)?;
+        let counts = a.work.take(touch_blocks(sampling.entries()) * TOUCH_DIGITS)?;
         let sort = Self { a, sampling, counts };
         sort.count(Ptr::NULL, sort.sampling.entries(), 0, total)?;
         Ok(sort)
@@ -132,7 +132,7 @@ impl<'a> TouchSort<'a> {
         total: Ptr<u64>,
     ) -> Result<(), Error> {
         let Self { a, ref sampling, counts } = *self;
-        let launch = Launch::new(tiles(count) as u32, BLOCK).with(CountTouches {
+        let launch = Launch::new(touch_blocks(count) as u32, BLOCK).with(CountTouches {
             cols: a.col_idx(),
             window: sampling.window as u64,
             half_distance: self.half_distance(),
@@ -142,10 +142,10 @@ impl<'a> TouchSort<'a> {
             shift,
             counts,
         });
-        // SAFETY: there is a count for every digit of every tile.
+        // SAFETY: there is a count for every digit of every block.
         unsafe {
             a.work.run(FILE, "count_touches", launch)?;
-            a.work.scan(counts, tiles(count) * TOUCH_DIGITS, 1, total)
+            a.work.scan(counts, touch_blocks(count) * TOUCH_DIGITS, 1, total)
         }
     }
 
@@ -161,7 +161,7 @@ impl<'a> TouchSort<'a> {
             if shift > 0 {
                 self.count(from, count, shift, total)?;
             }
-            let launch = Launch::new(tiles(count) as u32, BLOCK).with(PlaceTouches {
+            let launch = Launch::new(touch_blocks(count) as u32, BLOCK).with(PlaceTouches {
                 cols: a.col_idx(),
                 window: sampling.window as u64,
                 half_distance: self.half_distance(),
@@ -186,8 +186,8 @@ impl<'a> TouchSort<'a> {
     }
 }
 
-/// Tiles of touches.
-fn tiles(touches: usize) -> usize {
+/// Number of blocks that sort touches.
+fn touch_blocks(touches: usize) -> usize {
     touches.div_ceil(TOUCH_ROUNDS * BLOCK as usize)
 }
 
@@ -202,7 +202,7 @@ fn room(sampling: &Sampling) -> usize {
     let (digits, touch) = (TOUCH_DIGITS * size_of::<u64>(), 2 * size_of::<u64>());
     // Twice as many touches as are sampled of even columns.
     let touches = 2 * (sampling.entries() >> sampling.skipped);
-    tiles(sampling.entries()) * digits + touches * touch + SMALL
+    touch_blocks(sampling.entries()) * digits + touches * touch + SMALL
 }
 
 /// Address of a field at `offset` bytes.

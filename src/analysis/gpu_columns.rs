@@ -80,15 +80,15 @@ impl<'a> GpuColumns<'a> {
         ranges: &[Range<usize>],
     ) -> Result<Sample<'a, E>, Error> {
         /// Elements that a warp copies.
-        const PIECE: usize = 512;
-        let pieces = ranges.iter().flat_map(|range| {
-            range.clone().step_by(PIECE).map(|start| start..(start + PIECE).min(range.end))
+        const COPIED: usize = 512;
+        let copied = ranges.iter().flat_map(|range| {
+            range.clone().step_by(COPIED).map(|start| start..(start + COPIED).min(range.end))
         });
         let (mut from, mut to) = (Vec::new(), vec![0u64]);
         let mut len = 0;
-        for piece in pieces {
-            from.push(piece.start as u64);
-            len += piece.len();
+        for range in copied {
+            from.push(range.start as u64);
+            len += range.len();
             to.push(len as u64);
         }
         let count = from.len();
@@ -97,7 +97,7 @@ impl<'a> GpuColumns<'a> {
         // SAFETY: there are as many elements, and the wait below outlasts the copy.
         unsafe { self.gpu.queue().copy_in(places, &from)? };
         let to = places.add(count);
-        // There are fewer than 2³² pieces of any sample.
+        // There are fewer than 2³² ranges of any sample.
         let (from, count) = (places, count as u32);
         let launch = Launch::over(count as usize, WARP);
         let launch = launch.with(Gather { elements, from, to, count, copies });

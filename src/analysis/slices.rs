@@ -7,7 +7,7 @@
 //! entry add up to `Σ ⌊N(l) / c⌋`. Nothing needs to be sorted, and the `N` of a window are the
 //! sums of those of its parts.
 
-use super::constants::{SLICE_SUMS, TILE_ROWS};
+use super::constants::{BLOCK_ROWS, SLICE_SUMS};
 use super::histogram::Counts;
 use crate::order;
 
@@ -15,7 +15,7 @@ use crate::order;
 const BLOCK: usize = 128;
 
 /// Rows of a task: a multiple of all windows.
-pub(super) const TASK: usize = TILE_ROWS;
+pub(super) const TASK: usize = BLOCK_ROWS;
 
 /// Rows of fewer entries are counted, longer rows are sorted.
 const SHORT: usize = 128;

@@ -20,5 +20,5 @@ pub(crate) const SHARES: u32 = 16;
 /// Columns that a thread checks.
 pub(crate) const CHECKED: usize = 8;
 
-/// Numbers of a tile per thread, for prefix sums.
+/// Numbers per thread, for prefix sums.
 pub(crate) const SCANNED: usize = 8;

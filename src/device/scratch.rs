@@ -24,9 +24,9 @@ pub(crate) struct Scratch<T> {
 /// The buffers allocated so far.
 #[derive(Debug)]
 struct ScratchBuffers<T> {
-    /// Pieces by queue identifier.
+    /// Buffers by queue identifier.
     own: HashMap<u64, Arc<Buffer<T>>>,
-    /// Piece of the latest capture, with the number of the capture.
+    /// Buffer of the latest capture, with the number of the capture.
     captured: Option<(u64, Weak<Buffer<T>>)>,
 }
 

@@ -1,7 +1,7 @@
 //! Working memory, launches and prefix sums of work on the default queue of a GPU.
 
 use super::constants::{BLOCK, SCANNED};
-use super::kernels::scan::{Sums, Tiles};
+use super::kernels::scan::{Blocks, Sums};
 use super::{Buffer, Gpu, Launch, Ptr, Queue};
 use crate::Error;
 use std::cell::RefCell;
@@ -9,10 +9,10 @@ use std::cell::RefCell;
 /// Kernel file of the prefix sums.
 pub(crate) const SCAN: &str = "scan";
 
-/// Numbers per tile of a prefix sum.
-const TILE: usize = SCANNED * BLOCK as usize;
+/// Numbers per block of a prefix sum.
+const BLOCK_NUMBERS: usize = SCANNED * BLOCK as usize;
 
-/// Alignment of pieces of the scratch memory, in bytes.
+/// Alignment of the arrays in a buffer, in bytes.
 const ALIGNMENT: usize = 256;
 
 /// Working memory of a matrix that is being analysed or packed: mostly one allocation, because each
@@ -25,15 +25,15 @@ pub(crate) struct WorkingMemory {
 
 #[derive(Debug)]
 struct Memory {
-    chunks: Vec<Buffer<u8>>,
-    /// Bytes of the last chunk in use.
+    buffers: Vec<Buffer<u8>>,
+    /// Bytes of the last buffer in use.
     taken: usize,
 }
 
 impl WorkingMemory {
     /// Allocates `bytes` bytes of scratch memory at once.
     pub(crate) fn new(gpu: Gpu, bytes: usize) -> Result<Self, Error> {
-        let memory = Memory { chunks: vec![gpu.working_memory(bytes)?], taken: 0 };
+        let memory = Memory { buffers: vec![gpu.working_memory(bytes)?], taken: 0 };
         Ok(Self { gpu, memory: RefCell::new(memory) })
     }
 
@@ -45,11 +45,11 @@ impl WorkingMemory {
     pub(crate) fn take<N: Copy>(&self, len: usize) -> Result<Ptr<N>, Error> {
         let mut memory = self.memory.borrow_mut();
         let bytes = (len * size_of::<N>()).next_multiple_of(ALIGNMENT);
-        if memory.chunks.last().is_none_or(|chunk| chunk.len() - memory.taken < bytes) {
-            memory.chunks.push(self.gpu.uninitialised(bytes)?);
+        if memory.buffers.last().is_none_or(|buffer| buffer.len() - memory.taken < bytes) {
+            memory.buffers.push(self.gpu.uninitialised(bytes)?);
             memory.taken = 0;
         }
-        let start = memory.chunks.last().map_or(0, |chunk| chunk.ptr().address());
+        let start = memory.buffers.last().map_or(0, |buffer| buffer.ptr().address());
         let ptr = Ptr::from_address(start + memory.taken as u64);
         memory.taken += bytes;
         Ok(ptr)
@@ -122,14 +122,14 @@ impl WorkingMemory {
         arrays: u32,
         totals: Ptr<u64>,
     ) -> Result<(), Error> {
-        let tiles = count.div_ceil(TILE) as u32;
-        let sums = self.take::<u64>((tiles * arrays) as usize)?;
-        let params = Sums { data: numbers, count: count as u64, tiles, sums };
-        let launch = Launch::new(tiles * arrays, BLOCK).with(params);
-        // SAFETY: there is a block for every tile, and the caller's promise.
+        let blocks = count.div_ceil(BLOCK_NUMBERS) as u32;
+        let sums = self.take::<u64>((blocks * arrays) as usize)?;
+        let params = Sums { data: numbers, count: count as u64, blocks, sums };
+        let launch = Launch::new(blocks * arrays, BLOCK).with(params);
+        // SAFETY: there is a sum for every block, and the caller's promise.
         unsafe {
             self.run(SCAN, "scan_sums", launch)?;
-            self.scan_tiles(sums, tiles, arrays, totals)?;
+            self.scan_blocks(sums, blocks, arrays, totals)?;
             self.run(SCAN, "scan_numbers", launch)
         }
     }
@@ -139,24 +139,24 @@ impl WorkingMemory {
     /// # Safety
     ///
     /// As for [`scan`](Self::scan).
-    pub(crate) unsafe fn scan_tiles(
+    pub(crate) unsafe fn scan_blocks(
         &self,
         sums: Ptr<u64>,
-        tiles: u32,
+        blocks: u32,
         arrays: u32,
         totals: Ptr<u64>,
     ) -> Result<(), Error> {
-        let blocks = if tiles == 0 { 0 } else { arrays };
-        let launch = Launch::new(blocks, BLOCK).with(Tiles { sums, tiles, totals });
+        let arrays = if blocks == 0 { 0 } else { arrays };
+        let launch = Launch::new(arrays, BLOCK).with(Blocks { sums, blocks, totals });
         // SAFETY: the caller's promise.
-        unsafe { self.run(SCAN, "scan_tiles", launch) }
+        unsafe { self.run(SCAN, "scan_blocks", launch) }
     }
 }
 
 impl Drop for WorkingMemory {
     fn drop(&mut self) {
         // Everything is enqueued on the default queue.
-        let first = self.memory.get_mut().chunks.drain(..).next();
+        let first = self.memory.get_mut().buffers.drain(..).next();
         first.into_iter().for_each(|first| self.gpu.keep_working_memory(first));
     }
 }

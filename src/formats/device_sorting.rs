@@ -13,8 +13,8 @@ pub(crate) const SORT: &str = "sort_rows";
 /// Rows that a block sorts if windows are small.
 const TOGETHER: usize = 1024;
 
-/// Rows per tile for sorting larger windows.
-const DIGIT_TILE: usize = DIGIT_ROUNDS * BLOCK as usize;
+/// Rows per block for sorting larger windows.
+const BLOCK_ROWS: usize = DIGIT_ROUNDS * BLOCK as usize;
 
 /// A key consists of a length, and of a position in a window or, with several windows, of up to
 /// one bit more.
@@ -78,22 +78,23 @@ impl RowSort<'_> {
         let bits = width(u64::from(limit));
         let last_window = (nrows.div_ceil(sigma) - 1) as u64;
         let passes = (bits + width(last_window)).div_ceil(DIGITS.ilog2()).max(1);
-        let tiles = nrows.div_ceil(DIGIT_TILE);
-        let counts = work.take::<u64>(tiles * DIGITS)?;
+        let blocks = nrows.div_ceil(BLOCK_ROWS);
+        let counts = work.take::<u64>(blocks * DIGITS)?;
         let all = work.cleared::<u64>(1)?;
         let other = work.take::<u32>(if passes > 1 { nrows } else { 0 })?;
         let mut from = Ptr::NULL;
         for pass in 0..passes {
             let to = if (passes - pass) % 2 == 1 { perm.ptr() } else { other };
             let (nrows, sigma, shift) = (nrows as u32, sigma as u32, pass * DIGITS.ilog2());
-            let over = Launch::new(tiles as u32, BLOCK);
+            let over = Launch::new(blocks as u32, BLOCK);
             let count = Count { row_ptr, nrows, limit, sigma, bits, shift, from, counts };
             let before = counts;
             let place = Place { row_ptr, nrows, limit, sigma, bits, shift, from, before, to };
-            // SAFETY: there is a count for every digit of every tile, and an element for every row.
+            // SAFETY: there is a count for every digit of every block, and an element for every
+            // row.
             unsafe {
                 work.run(SORT, "sort_rows_count", over.with(count))?;
-                work.scan(counts, tiles * DIGITS, 1, all)?;
+                work.scan(counts, blocks * DIGITS, 1, all)?;
                 work.run(SORT, "sort_rows_place", over.with(place))?;
             }
             from = to;

@@ -33,10 +33,10 @@ impl<'a> PlanArgs<'a> {
             },
         };
         let mut left: Vec<(&str, Option<&str>)> = Vec::new();
-        for piece in inside.into_iter().flat_map(|inside| inside.split(',')) {
-            let (key, value) = match piece.split_once(':') {
+        for parameter in inside.into_iter().flat_map(|inside| inside.split(',')) {
+            let (key, value) = match parameter.split_once(':') {
                 Some((key, value)) => (key.trim(), Some(value.trim())),
-                None => (piece.trim(), None),
+                None => (parameter.trim(), None),
             };
             if key.is_empty() {
                 return fail("there is an empty parameter; write name(key:value,...)");

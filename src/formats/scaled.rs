@@ -1,7 +1,7 @@
 //! `y = alpha A x + beta y` with a packed matrix of any format.
 
 use super::{DeviceMatrix, HostMatrix};
-use crate::device::cpu::{Output, for_each_part, partition};
+use crate::device::cpu::{Output, for_each_task, partition};
 use crate::device::{Gpu, Kernel, Launch, Out, Ptr, Queue, Scaling, Scratch, kernels};
 use crate::{Error, Scalar, memory};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -100,7 +100,7 @@ impl<T: Scalar> Scaler<T> {
     /// Replaces every `y[row]` by `f(row, y[row])`.
     fn each_row(&self, y: &mut [T], f: impl Fn(usize, T) -> T + Sync) {
         let out = Output::new(y);
-        for_each_part(&self.parts, |rows| {
+        for_each_task(&self.parts, |rows| {
             // SAFETY: every row is in one part, and inside `y`.
             rows.for_each(|row| unsafe { out.set(row, f(row, *out.at(row))) });
         });

@@ -3,7 +3,7 @@
 pub(super) use super::constants::PER_THREAD;
 use super::constants::{NONE, SECTOR};
 use crate::Error;
-use crate::device::cpu::{Output, for_each_part, partition};
+use crate::device::cpu::{Output, for_each_task, partition};
 use crate::device::{Buffer, Gpu, Ptr};
 use crate::memory::{filled, joined, listed};
 use crate::parallel;
@@ -63,7 +63,7 @@ fn by_sector(slots: &[u32]) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let end = last.into_iter().flatten().max().map_or(0, |&last| last as usize + 1);
     let mut entries = filled(end.next_multiple_of(SECTOR), NONE)?;
     let out = Output::new(&mut entries);
-    for_each_part(&partition(slots.len(), 1, |entry| entry as u64), |range| {
+    for_each_task(&partition(slots.len(), 1, |entry| entry as u64), |range| {
         for entry in range {
             // SAFETY: every entry has a slot of its own, and none is behind the last.
             unsafe { out.set(slots[entry] as usize, entry as u32) };
@@ -79,8 +79,8 @@ fn by_sector(slots: &[u32]) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let mut sectors = joined(&sectors)?;
     sectors.par_sort_unstable();
     let mut from = filled(sectors.len() * SECTOR, NONE)?;
-    let chunks = from.chunks_mut(SECTOR * TOGETHER).zip(sectors.chunks(TOGETHER));
-    parallel::for_each_item(chunks, |(from, sectors)| {
+    let tasks = from.chunks_mut(SECTOR * TOGETHER).zip(sectors.chunks(TOGETHER));
+    parallel::for_each_item(tasks, |(from, sectors)| {
         for (from, &(_, sector)) in from.chunks_mut(SECTOR).zip(sectors) {
             from.copy_from_slice(&entries[sector as usize * SECTOR..][..SECTOR]);
         }

@@ -173,7 +173,7 @@ pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
 /// Data of SpMMs beside a matrix that supports them.
 #[derive(Debug)]
 pub(crate) enum SpmmData<T: Scalar> {
-    /// Tiles that are not in use: as many as were used at the same time.
+    /// Working buffers that are not in use: as many as were used at the same time.
     Host(Mutex<Vec<Vec<T>>>),
     Gpu(Box<GpuSpmm<T>>),
 }
@@ -342,9 +342,9 @@ impl<T: Scalar> ResidentMatrix<T> {
 
 /// Copies `count` column-major vectors of `len` elements to row-major order.
 fn to_row_major<T: Scalar>(x: &[T], len: usize, count: usize, copy: &mut [T]) {
-    let chunks = copy.chunks_mut(COPIED_COLUMNS * count).enumerate();
-    parallel::for_each_item(chunks, |(chunk, copy)| {
-        let from = chunk * COPIED_COLUMNS;
+    let tasks = copy.chunks_mut(COPIED_COLUMNS * count).enumerate();
+    parallel::for_each_item(tasks, |(task, copy)| {
+        let from = task * COPIED_COLUMNS;
         for (block, copy) in copy.chunks_mut(COPIED_TOGETHER * count).enumerate() {
             for v in 0..count {
                 let vector = &x[v * len + from + block * COPIED_TOGETHER..];

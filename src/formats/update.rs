@@ -10,7 +10,7 @@ use super::resident::keep;
 use super::sectors::{PER_THREAD, Sectors};
 use super::{Arrays, NoValueSlots, Plan, ResidentMatrix, ValueArrays};
 use crate::analysis::Fingerprint;
-use crate::device::cpu::{Output, for_each_part, partition};
+use crate::device::cpu::{Output, for_each_task, partition};
 use crate::device::{DeviceVec, Gpu, Kernel, Launch, Numbers, Ptr, Queue, Stream, kernels};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::{Error, Precision, Scalar, memory};
@@ -300,7 +300,7 @@ fn slots<T: Scalar>(
     let out = Output::new(&mut slots);
     let mut before = 0;
     for array in arrays {
-        for_each_part(&partition(array.len(), 1, |slot| slot as u64), |range| {
+        for_each_task(&partition(array.len(), 1, |slot| slot as u64), |range| {
             for slot in range {
                 let number = array[slot].bits() as usize;
                 if (1..=nnz).contains(&number) {
@@ -327,7 +327,7 @@ fn scatter<N: Copy + Send + Sync>(
     };
     let split = first.len();
     let (first, second) = (Output::new(first), Output::new(second));
-    for_each_part(&partition(values.len(), 1, |entry| entry as u64), |range| {
+    for_each_task(&partition(values.len(), 1, |entry| entry as u64), |range| {
         for entry in range {
             let slot = slots[entry] as usize;
             // SAFETY: every entry has a slot of its own in the arrays.

@@ -91,13 +91,13 @@ impl<T: Scalar> SlotValues<T, Buffer<T>> {
 }
 
 /// Values that a thread compares at a time.
-const CHUNK: usize = 1 << 14;
+const TASK: usize = 1 << 14;
 
 /// Common value of all entries, compared by bits; zero without entries. None if values differ.
 pub(crate) fn common<T: Scalar>(values: &[T]) -> Option<T> {
     let first = values.first().copied().unwrap_or_default();
     let alike = |value: &T| value.bits() == first.bits();
-    parallel::all(values.len(), CHUNK, |range| values[range].iter().all(alike)).then_some(first)
+    parallel::all(values.len(), TASK, |range| values[range].iter().all(alike)).then_some(first)
 }
 
 /// True if all values of a matrix have the same bits.

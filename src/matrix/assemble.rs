@@ -1,7 +1,7 @@
 //! Assembly of CSR from entries in any order: a stable, parallel bucket sort by rows.
 //!
-//! The entries arrive in runs, each a piece of the sequence. A run is sorted by bucket (a block of
-//! neighbouring rows) while it is still in the cache. Then every bucket collects its pieces from
+//! The entries arrive in runs, each a part of the sequence. A run is sorted by bucket (a block of
+//! neighbouring rows) while it is still in the cache. Then every bucket collects its entries from
 //! all runs and builds its rows independently. Both steps keep the order of the sequence, so that
 //! the result does not depend on the number of threads.
 //!
@@ -227,16 +227,16 @@ fn fill_bucket<T: Scalar>(
     repeated: Repeated,
 ) -> Result<usize, Error> {
     let Share { bucket, row_ends, col_idx, values } = share;
-    let pieces = || runs.iter().flat_map(|run| run.bucket(bucket));
+    let entries = || runs.iter().flat_map(|run| run.bucket(bucket));
     let SortScratch { next, sorted } = scratch;
     refill(next, row_ends.len() + 1, 0)?;
-    for entry in pieces() {
+    for entry in entries() {
         next[usize::from(entry.row) + 1] += 1;
     }
     for row in 0..row_ends.len() {
         next[row + 1] += next[row];
     }
-    for entry in pieces() {
+    for entry in entries() {
         let slot = &mut next[usize::from(entry.row)];
         (col_idx[*slot], values[*slot]) = (entry.col, entry.value);
         *slot += 1;

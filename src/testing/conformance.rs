@@ -293,14 +293,14 @@ pub(crate) fn any_example(examples: &'static [&'static str]) -> BoxedStrategy<St
     let numbers = prop::collection::vec(1u32..400, 4);
     let changed = (prop::sample::select(examples), numbers).prop_map(|(text, numbers)| {
         let mut numbers = numbers.into_iter();
-        let pieces = text.split_inclusive([':', ',']).map(|piece| {
-            let digits = piece.trim_end_matches([')', ',']);
+        let words = text.split_inclusive([':', ',']).map(|word| {
+            let digits = word.trim_end_matches([')', ',']);
             match (digits.parse::<u32>(), numbers.next()) {
-                (Ok(_), Some(number)) => piece.replacen(digits, &number.to_string(), 1),
-                _ => piece.to_owned(),
+                (Ok(_), Some(number)) => word.replacen(digits, &number.to_string(), 1),
+                _ => word.to_owned(),
             }
         });
-        let changed: String = pieces.collect();
+        let changed: String = words.collect();
         if changed.parse::<Plan>().is_ok() { changed } else { text.to_owned() }
     });
     changed.boxed()

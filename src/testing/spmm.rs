@@ -304,7 +304,7 @@ fn graphs_of_the_sliding_window_own_their_inputs() {
             .unwrap();
         let bytes = op.memory_bytes();
         drop((op, x));
-        // Memory that is free now is allocated, in pieces of all sizes.
+        // Memory that is free now is allocated, in buffers of all sizes.
         let others: Vec<_> = (2..20)
             .flat_map(|shift| std::iter::repeat_n(bytes as usize >> shift, 4))
             .map(|len| {

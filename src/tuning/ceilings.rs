@@ -32,10 +32,10 @@ fn copy_bandwidth() -> Result<f64, Error> {
     // Not zeros: the system may provide zeroed pages without any memory behind them.
     let (from, mut to) = (filled(BYTES, 1u8)?, filled(BYTES, 2u8)?);
     prepare_threads();
-    let piece = BYTES.div_ceil(rayon::current_num_threads());
+    let share = BYTES.div_ceil(rayon::current_num_threads());
     let mut copy = || {
-        let pieces = to.chunks_mut(piece).zip(from.chunks(piece));
-        timed(|| parallel::for_each_item(pieces, |(to, from)| to.copy_from_slice(from))).1
+        let shares = to.chunks_mut(share).zip(from.chunks(share));
+        timed(|| parallel::for_each_item(shares, |(to, from)| to.copy_from_slice(from))).1
     };
     let least = (0..REPEATS).map(|_| copy()).fold(f64::INFINITY, f64::min);
     Ok(2.0 * BYTES as f64 / least)

@@ -14,7 +14,7 @@ const OUTSIDE: f64 = 1.5;
 pub struct Prediction {
     /// Time of each term in nanoseconds, in the order of [`Term::ALL`].
     pub terms: [f64; Term::COUNT],
-    /// Nanoseconds by which the largest piece of work that cannot be shared exceeds the rest.
+    /// Nanoseconds by which the largest work that cannot be shared exceeds the rest.
     pub imbalance: f64,
     /// Factor for the sum of both: measured over predicted time of similar plans, or more where the
     /// memory of a GPU would not deliver the bytes in that time; 1 if unknown.
@@ -124,7 +124,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn threads_that_wait_for_the_longest_piece_are_counted() {
+    fn threads_that_wait_for_the_longest_task_are_counted() {
         let cpu = DeviceSpec { threads: 4, gpu: None, ..Device::Cpu.spec() };
         let c = Coefficients { call: 5.0, slot: 1.0, row: 2.0, ..Coefficients::default() };
         let mut terms = [0.0; Term::COUNT];

@@ -1,7 +1,7 @@
 //! Models of the thread team: every order of its threads, up to a number of preemptions.
 //!
-//! Each part of shared work writes a cell of its own, and the caller reads them when the work is
-//! over. loom finds a part that two threads run, a part that is still running when the caller goes
+//! Each task of shared work writes a cell of its own, and the caller reads them when the work is
+//! over. loom finds a task that two threads run, a task that is still running when the caller goes
 //! on, work that is replaced while a thread reads it, and a thread that waits for ever.
 
 mod sync;
@@ -19,11 +19,11 @@ use team::Team;
 /// Preemptions of a thread that an execution may have: two are enough for most faults.
 const PREEMPTIONS: usize = 3;
 
-/// The result of every part.
-struct Parts(Vec<UnsafeCell<u32>>);
+/// The result of every task.
+struct Tasks(Vec<UnsafeCell<u32>>);
 
 // SAFETY: loom reports accesses that are not ordered.
-unsafe impl Sync for Parts {}
+unsafe impl Sync for Tasks {}
 
 /// A team of `members`, and its threads.
 fn gather(members: usize) -> (&'static Team, Vec<Thread>) {
@@ -43,12 +43,12 @@ fn dismiss(threads: &[Thread]) {
     threads.iter().for_each(Thread::unpark);
 }
 
-/// Shares `parts` parts of work, and checks that each has run once. True if the team was free.
-fn share(team: &Team, parts: usize) -> bool {
-    let cells = Parts((0..parts).map(|_| UnsafeCell::new(0)).collect());
+/// Shares `tasks` tasks of work, and checks that each has run once. True if the team was free.
+fn share(team: &Team, tasks: usize) -> bool {
+    let cells = Tasks((0..tasks).map(|_| UnsafeCell::new(0)).collect());
     let cells = &cells;
     // SAFETY: as above.
-    let shared = team.share(parts, &|part| cells.0[part].with_mut(|cell| unsafe { *cell += 1 }));
+    let shared = team.share(tasks, &|task| cells.0[task].with_mut(|cell| unsafe { *cell += 1 }));
     for cell in &cells.0 {
         // SAFETY: as above.
         cell.with(|cell| assert_eq!(unsafe { *cell }, u32::from(shared)));
@@ -70,13 +70,13 @@ fn explore(name: &str, model: impl Fn() + Sync + Send + 'static) {
 }
 
 fn main() {
-    explore("two works of two parts, two members", || {
+    explore("two works of two tasks, two members", || {
         let (team, threads) = gather(2);
         assert!(share(team, 2));
         assert!(share(team, 2));
         dismiss(&threads);
     });
-    explore("a work of three parts, three members", || {
+    explore("a work of three tasks, three members", || {
         let (team, threads) = gather(3);
         assert!(share(team, 3));
         dismiss(&threads);

@@ -19,34 +19,35 @@ use std::cell::Cell;
 use std::ops::{AddAssign, Range};
 use std::sync::{Mutex, PoisonError};
 
-/// Work of one part, in entries or slots: 3 to 5 µs, short enough for another thread to take over
-/// parts of a thread that starts late. Under Miri small matrices have parts, too.
-const PART_WORK: u64 = if cfg!(miri) { 128 } else { 8192 };
+/// Work of one task, in entries or slots: 3 to 5 µs, short enough for another thread to take over
+/// tasks of a thread that starts late. Under Miri small matrices have several tasks, too.
+const TASK_WORK: u64 = if cfg!(miri) { 128 } else { 8192 };
 
 /// Work below which a single thread does everything, because sharing costs more than it saves.
 /// Measured on Zen 4: 18,000 entries gain a third, and waking a sleeping thread takes about 5 µs.
-const SHARED_WORK: u64 = 2 * PART_WORK;
+const SHARED_WORK: u64 = 2 * TASK_WORK;
 
-/// Largest number of parts. More only add overhead; this is enough to balance a machine of 64
+/// Largest number of tasks. More only add overhead; this is enough to balance a machine of 64
 /// cores.
 pub(crate) const MAX_PARTS: usize = 256;
 
-/// Number of parts for `work` entries or slots.
+/// Number of tasks for `work` entries or slots.
 pub(crate) fn parts(work: u64) -> u64 {
-    if work < SHARED_WORK { 1 } else { (work / PART_WORK).min(MAX_PARTS as u64) }
+    if work < SHARED_WORK { 1 } else { (work / TASK_WORK).min(MAX_PARTS as u64) }
 }
 
 /// Ratio of the time that `threads` threads take for `work` to the time they would take if all were
-/// busy to the end. It may exceed 1, because a part is not shared among threads.
+/// busy to the end. It may exceed 1, because a task is not shared among threads.
 pub(crate) fn unsharable(work: u64, threads: usize) -> f64 {
     let (parts, threads) = (parts(work), threads.max(1) as u64);
     (parts.div_ceil(threads) * threads) as f64 / parts as f64
 }
 
-/// Cuts `items` into consecutive parts of about equal work, at multiples of `align`.
+/// Cuts `items` into tasks, consecutive items of about equal work, at multiples of `align`. Returns
+/// the bounds of the tasks.
 ///
 /// `work_before(i)` is the work of the first `i` items and must not decrease. The cut depends on
-/// the matrix alone, never on the number of threads, so sums across parts have the same bits on
+/// the matrix alone, never on the number of threads, so sums across tasks have the same bits on
 /// every machine.
 pub(crate) fn partition(
     items: usize,
@@ -89,9 +90,9 @@ pub(crate) fn first_at_least(
     low
 }
 
-/// Runs `body(range)` for every part of a [`partition`], in parallel if there are several.
-pub(crate) fn for_each_part(parts: &[usize], body: impl Fn(Range<usize>) + Sync) {
-    for_each(parts.len() - 1, &|i| body(parts[i]..parts[i + 1]));
+/// Runs `body(range)` for every task of a [`partition`], in parallel if there are several.
+pub(crate) fn for_each_task(tasks: &[usize], body: impl Fn(Range<usize>) + Sync) {
+    for_each(tasks.len() - 1, &|i| body(tasks[i]..tasks[i + 1]));
 }
 
 /// Runs all tasks, in parallel.
@@ -103,24 +104,24 @@ pub(crate) fn run_all<const N: usize>(tasks: [&mut (dyn FnMut() + Send); N]) {
     });
 }
 
-/// Runs `part(i)` for every number below `count`, in parallel if there are several.
+/// Runs `task(i)` for every number below `count`, in parallel if there are several.
 ///
 /// Inside a rayon pool the threads of the pool run them; elsewhere the caller and a team with as
 /// many threads as rayon's pool. In a child of `fork` the caller is alone.
 /// [Without pools](without_pools) the caller is alone inside a pool and while the team is busy.
-fn for_each(count: usize, part: &(dyn Fn(usize) + Sync)) {
+fn for_each(count: usize, task: &(dyn Fn(usize) + Sync)) {
     if count <= 1 {
-        return (0..count).for_each(part);
+        return (0..count).for_each(task);
     }
     prepare_threads();
     let in_pool = rayon::current_thread_index().is_some();
     if !in_pool && rayon::current_num_threads() == 1 {
-        (0..count).for_each(part);
-    } else if in_pool || !team::share(count, part) {
+        (0..count).for_each(task);
+    } else if in_pool || !team::share(count, task) {
         if WITHOUT_POOLS.get() {
-            (0..count).for_each(part);
+            (0..count).for_each(task);
         } else {
-            parallel::for_each(count, part);
+            parallel::for_each(count, task);
         }
     }
 }
@@ -143,14 +144,14 @@ pub(crate) fn without_pools<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Runs a kernel over every part of a [`partition`] with the widest vectors of the machine.
+/// Runs a kernel over every task of a [`partition`] with the widest vectors of the machine.
 ///
 /// # Safety
 ///
-/// The requirements of [`CpuKernel::run`] of `kernel` hold for every part.
-pub(crate) unsafe fn run_parts<T: Scalar>(parts: &[usize], kernel: &(impl CpuKernel<T> + Sync)) {
+/// The requirements of [`CpuKernel::run`] of `kernel` hold for every task.
+pub(crate) unsafe fn run_tasks<T: Scalar>(tasks: &[usize], kernel: &(impl CpuKernel<T> + Sync)) {
     // SAFETY: the caller vouches for the kernel.
-    for_each_part(parts, |range| unsafe { dispatch(kernel, range) });
+    for_each_task(tasks, |range| unsafe { dispatch(kernel, range) });
 }
 
 /// A vector that several threads write, each thread its own elements.
@@ -266,12 +267,12 @@ mod tests {
     use std::{thread, time::Duration};
 
     #[test]
-    fn parts_cover_everything_once_and_balance() {
+    fn tasks_cover_everything_once_and_balance() {
         for items in [0usize, 1, 7, 64, 100_000] {
-            let parts = partition(items, 8, |i| i as u64 * 50);
-            assert_eq!((parts[0], parts[parts.len() - 1]), (0, items));
-            assert!(parts.len() >= 2 && parts.windows(2).all(|w| w[0] < w[1] || items == 0));
-            assert!(parts[..parts.len() - 1].iter().all(|p| p % 8 == 0));
+            let tasks = partition(items, 8, |i| i as u64 * 50);
+            assert_eq!((tasks[0], tasks[tasks.len() - 1]), (0, items));
+            assert!(tasks.len() >= 2 && tasks.windows(2).all(|w| w[0] < w[1] || items == 0));
+            assert!(tasks[..tasks.len() - 1].iter().all(|p| p % 8 == 0));
         }
         assert!(partition(100_000, 8, |i| i as u64 * 50).len() > 50);
     }
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn little_work_is_not_shared() {
         assert_eq!(unsharable(100, 2), 2.0);
-        assert_eq!(unsharable(5 * PART_WORK, 2), 6.0 / 5.0);
+        assert_eq!(unsharable(5 * TASK_WORK, 2), 6.0 / 5.0);
         assert_eq!(unsharable(u64::MAX, 2), 1.0);
         assert_eq!(unsharable(u64::MAX, 512), 2.0);
     }
@@ -288,14 +289,14 @@ mod tests {
     fn without_pools_a_thread_of_a_pool_does_everything_itself() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         let threads = Mutex::new(Vec::new());
-        let part = |_| {
+        let task = |_| {
             threads.lock().unwrap().push(thread::current().id());
             thread::sleep(Duration::from_micros(100));
         };
         let caller = pool.install(|| {
             // A task that the caller would run if it waited for the pool.
             rayon::spawn(|| thread::sleep(Duration::from_micros(100)));
-            without_pools(|| for_each(50, &part));
+            without_pools(|| for_each(50, &task));
             assert!(!WITHOUT_POOLS.get(), "restored");
             thread::current().id()
         });
@@ -303,8 +304,8 @@ mod tests {
     }
 
     #[test]
-    fn one_heavy_item_is_not_cut_into_empty_parts() {
-        let parts = partition(3, 1, |i| if i >= 2 { 10_000_000 } else { i as u64 });
-        assert_eq!(&*parts, [0, 2, 3]);
+    fn one_heavy_item_is_not_cut_into_empty_tasks() {
+        let tasks = partition(3, 1, |i| if i >= 2 { 10_000_000 } else { i as u64 });
+        assert_eq!(&*tasks, [0, 2, 3]);
     }
 }

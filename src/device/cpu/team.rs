@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{OnceLock, TryLockError};
 
-/// The work of one part, called with the number of the part.
+/// The work of one task, called with the number of the task.
 pub(super) type Body<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Main function of a member other than the caller.
@@ -29,22 +29,22 @@ pub(super) struct Team {
     epoch: AtomicU64,
     /// Number of members other than the caller that may be reading the work.
     active: AtomicUsize,
-    /// True if a part run by another member has panicked.
+    /// True if a task run by another member has panicked.
     failed: AtomicBool,
     /// Written only by the thread that holds `lock`, while there is no work and no member is
     /// active.
-    work: UnsafeCell<Option<TeamTask>>,
-    /// Next part of every member's share.
+    work: UnsafeCell<Option<SharedWork>>,
+    /// Next task of every member's share.
     cursors: Vec<AtomicUsize>,
     /// The members other than the caller.
     helpers: OnceLock<Vec<Helper>>,
 }
 
-/// The body, with its lifetime erased, and the number of parts.
+/// The body, with its lifetime erased, and the number of tasks.
 #[derive(Clone, Copy)]
-struct TeamTask {
+struct SharedWork {
     body: *const Body<'static>,
-    parts: usize,
+    tasks: usize,
 }
 
 struct Helper {
@@ -58,12 +58,12 @@ unsafe impl Sync for Team {}
 // SAFETY: as above.
 unsafe impl Send for Team {}
 
-/// Runs `body(part)` for every part, on the caller and the other members of the team. Returns
+/// Runs `body(task)` for every task, on the caller and the other members of the team. Returns
 /// false, having done nothing, if the team is busy with another product or has no other member.
-pub(super) fn share(parts: usize, body: &Body<'_>) -> bool {
+pub(super) fn share(tasks: usize, body: &Body<'_>) -> bool {
     static TEAM: OnceLock<Option<&'static Team>> = OnceLock::new();
     let team = TEAM.get_or_init(|| Team::gather(rayon::current_num_threads()));
-    team.is_some_and(|team| team.share(parts, body))
+    team.is_some_and(|team| team.share(tasks, body))
 }
 
 impl Team {
@@ -101,7 +101,7 @@ impl Team {
     }
 
     /// As [`share`], on this team.
-    pub(super) fn share(&self, parts: usize, body: &Body<'_>) -> bool {
+    pub(super) fn share(&self, tasks: usize, body: &Body<'_>) -> bool {
         let _lock = match self.lock.try_lock() {
             Ok(lock) => lock,
             // A body that panicked leaves the team in a valid state: `Open` restores it.
@@ -109,46 +109,46 @@ impl Team {
             Err(TryLockError::WouldBlock) => return false,
         };
         for (member, cursor) in self.cursors.iter().enumerate() {
-            cursor.store(self.bound(member, parts), SeqCst);
+            cursor.store(self.bound(member, tasks), SeqCst);
         }
         // SAFETY: only the lifetime is erased; `Open` keeps this function from returning while any
         // member may call the body.
         let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
         // SAFETY: the epoch is even and no member is active, so no member reads it.
-        self.work.with_mut(|work| unsafe { *work = Some(TeamTask { body, parts }) });
+        self.work.with_mut(|work| unsafe { *work = Some(SharedWork { body, tasks }) });
         self.failed.store(false, SeqCst);
         self.epoch.fetch_add(1, SeqCst);
         write_before_read();
         let open = Open(self);
-        for helper in self.helpers.get().into_iter().flatten().take(parts - 1) {
+        for helper in self.helpers.get().into_iter().flatten().take(tasks - 1) {
             if helper.asleep.swap(false, SeqCst) {
                 helper.thread.unpark();
             }
         }
-        self.help(0, TeamTask { body, parts });
+        self.help(0, SharedWork { body, tasks });
         drop(open);
-        assert!(!self.failed.load(SeqCst), "a part of shared work panicked");
+        assert!(!self.failed.load(SeqCst), "a task of shared work panicked");
         true
     }
 
-    /// First part of a member's share of `parts` parts.
-    fn bound(&self, member: usize, parts: usize) -> usize {
-        parts * member / self.cursors.len()
+    /// First task of a member's share of `tasks` tasks.
+    fn bound(&self, member: usize, tasks: usize) -> usize {
+        tasks * member / self.cursors.len()
     }
 
-    /// Runs the member's own share, and then the remaining parts of the other shares.
-    fn help(&self, member: usize, work: TeamTask) {
+    /// Runs the member's own share, and then the remaining tasks of the other shares.
+    fn help(&self, member: usize, work: SharedWork) {
         let members = self.cursors.len();
         for owner in (member..members).chain(0..member) {
-            let end = self.bound(owner + 1, work.parts);
+            let end = self.bound(owner + 1, work.tasks);
             loop {
-                let part = self.cursors[owner].fetch_add(1, SeqCst);
-                if part >= end {
+                let task = self.cursors[owner].fetch_add(1, SeqCst);
+                if task >= end {
                     break;
                 }
                 // SAFETY: there is work until `Open` is dropped, which waits for every active
                 // member.
-                unsafe { (*work.body)(part) };
+                unsafe { (*work.body)(task) };
             }
         }
     }
@@ -235,15 +235,15 @@ mod tests {
     const ROUNDS: usize = if cfg!(miri) { 40 } else { 2000 };
 
     #[test]
-    fn every_part_is_done_once_however_many_there_are() {
+    fn every_task_is_done_once_however_many_there_are() {
         let team = Team::gather(4).unwrap();
         for round in 0..ROUNDS {
-            let parts = 1 + round % 37;
-            let done: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
-            assert!(team.share(parts, &|part| {
-                done[part].fetch_add(1, SeqCst);
+            let tasks = 1 + round % 37;
+            let done: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+            assert!(team.share(tasks, &|task| {
+                done[task].fetch_add(1, SeqCst);
             }));
-            assert!(done.iter().all(|d| d.load(SeqCst) == 1), "{parts} parts");
+            assert!(done.iter().all(|d| d.load(SeqCst) == 1), "{tasks} tasks");
             if round % 100 == 0 {
                 // Long enough for all members to fall asleep.
                 thread::sleep(std::time::Duration::from_millis(1));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_members_leave_their_parts_to_the_others() {
+    fn refused_members_leave_their_tasks_to_the_others() {
         for refused in [&[2][..], &[1, 3], &[1, 2, 3]] {
             let spawned = AtomicUsize::new(0);
             let team = Team::gather_by(4, |builder, main| {
@@ -264,8 +264,8 @@ mod tests {
             assert_eq!(team.is_none(), refused.len() == 3, "the caller alone is no team");
             let Some(team) = team else { continue };
             let done: Vec<AtomicUsize> = (0..50).map(|_| AtomicUsize::new(0)).collect();
-            assert!(team.share(done.len(), &|part| {
-                done[part].fetch_add(1, SeqCst);
+            assert!(team.share(done.len(), &|task| {
+                done[task].fetch_add(1, SeqCst);
             }));
             assert!(done.iter().all(|count| count.load(SeqCst) == 1), "{refused:?}");
         }
@@ -279,8 +279,8 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS / 4 {
                         let sum = AtomicUsize::new(0);
-                        let add = |part: usize| {
-                            sum.fetch_add(part, SeqCst);
+                        let add = |task: usize| {
+                            sum.fetch_add(task, SeqCst);
                         };
                         if !team.share(20, &add) {
                             (0..20).for_each(add);

@@ -1,9 +1,9 @@
-//! Passes on the CPU. Parts depend on the length alone, so sums have the same bits for any number
+//! Passes on the CPU. Tasks depend on the length alone, so sums have the same bits for any number
 //! of threads.
 
 use super::{Coefficient, Combine, Dots, Partner, SharedSums, Step};
 use crate::device::DeviceVec;
-use crate::device::cpu::{Output, for_each_part, partition};
+use crate::device::cpu::{Output, for_each_task, partition};
 use crate::{Error, Scalar};
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ const BATCH: usize = 512;
 /// Number of partial sums computed side by side, so that the compiler uses SIMD.
 const LANES: usize = 8;
 
-/// Alignment of parts in elements: whole cache lines.
+/// Alignment of tasks in elements: whole cache lines.
 const ALIGN: usize = 64;
 
 /// State of passes on the CPU.
 #[derive(Debug, Default)]
 pub(super) struct HostPasses {
     len: usize,
-    parts: Box<[usize]>,
-    /// Sums of the blocks: of the parts, or smaller ones if sums are shared.
+    tasks: Box<[usize]>,
+    /// Sums of the blocks: of the tasks, or smaller ones if sums are shared.
     sums: Vec<[f64; 2]>,
     shared: Option<Arc<dyn SharedSums>>,
 }
 
-/// Blocks of the elements, whose sums are stored: the parts, or smaller ones.
+/// Blocks of the elements, whose sums are stored: the tasks, or smaller ones.
 struct SumBlocks<'a> {
-    parts: &'a [usize],
+    tasks: &'a [usize],
     block: Option<usize>,
     sums: Output<[f64; 2]>,
 }
 
 impl SumBlocks<'_> {
-    /// Calls `batch` for the batches of a part, and adds their sums block by block.
+    /// Calls `batch` for the batches of a task, and adds their sums block by block.
     #[inline(always)]
     fn each(&self, range: Range<usize>, mut batch: impl FnMut(Range<usize>) -> [f64; 2]) {
         let (mut start, mut sums) = (range.start, [0.0; 2]);
@@ -49,10 +49,10 @@ impl SumBlocks<'_> {
             sums = [sums[0] + a, sums[1] + b];
             if end == block_end {
                 let index = match self.block {
-                    None => self.parts.partition_point(|&part| part <= start) - 1,
+                    None => self.tasks.partition_point(|&task| task <= start) - 1,
                     Some(block) => start / block,
                 };
-                // SAFETY: there is one element for each block, and each block is in one part.
+                // SAFETY: there is one element for each block, and each block is in one task.
                 unsafe { self.sums.set(index, sums) };
                 sums = [0.0; 2];
             }
@@ -65,18 +65,18 @@ impl SumBlocks<'_> {
 type Elements<'a, T> = Option<&'a [T]>;
 
 impl HostPasses {
-    /// Runs `body` for every part; [`total`](Self::total) is then that of the sums of all blocks.
+    /// Runs `body` for every task; [`total`](Self::total) is then that of the sums of all blocks.
     fn pass(&mut self, len: usize, body: impl Fn(Range<usize>, &SumBlocks<'_>) + Sync) {
         let block = self.shared.as_ref().map(|shared| shared.block().max(1));
-        if self.parts.is_empty() || self.len != len {
+        if self.tasks.is_empty() || self.len != len {
             let align = block.map_or(ALIGN, |block| ALIGN.next_multiple_of(block));
-            self.parts = partition(len, align, |i| i as u64);
+            self.tasks = partition(len, align, |i| i as u64);
             self.len = len;
-            let blocks = block.map_or(self.parts.len() - 1, |block| len.div_ceil(block));
+            let blocks = block.map_or(self.tasks.len() - 1, |block| len.div_ceil(block));
             self.sums = vec![[0.0; 2]; blocks];
         }
-        let blocks = SumBlocks { parts: &self.parts, block, sums: Output::new(&mut self.sums) };
-        for_each_part(&self.parts, |range| body(range, &blocks));
+        let blocks = SumBlocks { tasks: &self.tasks, block, sums: Output::new(&mut self.sums) };
+        for_each_task(&self.tasks, |range| body(range, &blocks));
     }
 
     /// Sums of the last pass: over all blocks in their order, or shared.
@@ -121,7 +121,7 @@ impl HostPasses {
         self.pass(len, |range, blocks| {
             let mut result = [T::ZERO; BATCH];
             blocks.each(range, |at| {
-                // SAFETY: the parts are disjoint, and so are the batches of a part.
+                // SAFETY: the tasks are disjoint, and so are the batches of a task.
                 let y = unsafe { std::slice::from_raw_parts_mut(y.at(at.start), at.len()) };
                 let result = &mut result[..at.len()];
                 match keep {

@@ -3,7 +3,7 @@
 //! vectors.
 
 use super::{HostBlocked, Pieces, SplitRows};
-use crate::device::cpu::{Output, for_each_part};
+use crate::device::cpu::{Output, for_each_task};
 use crate::memory::filled;
 use crate::{Error, Scalar};
 use std::sync::{Mutex, PoisonError};
@@ -42,14 +42,14 @@ pub(super) fn spmv<T: Scalar>(a: &HostBlocked<T>, x: &[T], y: &mut [T]) {
         hot.iter_mut().zip(&a.hot).for_each(|(hot, &col)| *hot = x[col as usize]);
         let sums = SumOutput { nrows: y.len(), y: Output::new(y), parts: Output::new(parts) };
         let from = if a.hot.is_empty() { x } else { hot };
-        for_each_part(&a.near.bounds, |pieces| {
+        for_each_task(&a.near.bounds, |pieces| {
             for piece in pieces {
                 let [first_col, width] = a.tiles.windows[a.tiles.of_piece(piece)];
                 let window = &from[first_col as usize..(first_col + width) as usize];
                 multiply(&a.near, piece, window, sums);
             }
         });
-        for_each_part(&a.far.bounds, |pieces| {
+        for_each_task(&a.far.bounds, |pieces| {
             pieces.for_each(|piece| multiply(&a.far, piece, x, sums))
         });
         add_parts(&a.split, parts, sums.y);
@@ -91,7 +91,7 @@ fn multiply<T: Scalar, C: Copy + Into<u32>>(
 
 /// Adds the partial sums of every split row, and writes zero to empty rows.
 fn add_parts<T: Scalar>(split: &SplitRows, parts: &[T], y: Output<T>) {
-    for_each_part(&split.bounds, |range| {
+    for_each_task(&split.bounds, |range| {
         for i in range {
             let parts = &parts[split.ptr[i] as usize..split.ptr[i + 1] as usize];
             let sum = parts.iter().fold(T::ZERO, |sum, &part| sum + part);

@@ -3,7 +3,7 @@
 
 use super::HostCoo;
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, element, element_at, run_parts};
+use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, element, element_at, run_tasks};
 use std::ops::Range;
 
 /// `y = A x`, or `y = y + A x` when `ADD`.
@@ -13,7 +13,7 @@ pub(super) fn spmv<T: Scalar, const ADD: bool>(a: &HostCoo<T>, x: &[T], y: &mut 
     let kernel = CooKernel::<T, ADD> { a, x, y, carries: Output::new(&mut carries) };
     // SAFETY: the matrix was checked and the caller checked the vectors; a row is written by the
     // part it begins in, a carry by its own part.
-    unsafe { run_parts(&a.parts, &kernel) };
+    unsafe { run_tasks(&a.parts, &kernel) };
     let inner = &a.parts[1..a.parts.len() - 1];
     for (&start, &carry) in inner.iter().zip(&carries[1..]) {
         // SAFETY: all parts are done, and the row began in an earlier one, which wrote it.

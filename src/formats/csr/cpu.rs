@@ -3,7 +3,7 @@
 use super::{CsrPlan, HostCsr, RowOffsets};
 use crate::Scalar;
 use crate::device::cpu::{
-    CpuKernel, MAX_PARTS, Output, Vector, dispatch, element, element_at, for_each_part, prefetch,
+    CpuKernel, MAX_PARTS, Output, Vector, dispatch, element, element_at, for_each_task, prefetch,
 };
 use std::ops::Range;
 
@@ -94,7 +94,7 @@ pub(super) fn spmv<T: Scalar>(a: &HostCsr<T>, x: &[T], y: &mut [T]) {
         CsrPlan::Balanced => return balanced(a, parts, x, y),
     };
     let y = Output::new(y);
-    for_each_part(parts, |rows| {
+    for_each_task(parts, |rows| {
         // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
         for_each_block(a, rows, &|block, rows| unsafe {
             multiply(CsrArrays { block, x, y: y.skip(block.first_row) }, rows);
@@ -235,7 +235,7 @@ fn balanced<T: Scalar>(a: &HostCsr<T>, parts: &[usize], x: &[T], y: &mut [T]) {
     let y = Output::new(y);
     let mut carries = [T::ZERO; MAX_PARTS + 1];
     let carried = Output::new(&mut carries);
-    for_each_part(parts, |entries| {
+    for_each_task(parts, |entries| {
         let rows = a.rows_that_begin_in(entries.clone());
         // SAFETY: the matrix was checked and the caller checked the vectors; the rows begin in this
         // part, and a carry is written by its own part.

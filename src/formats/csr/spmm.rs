@@ -4,7 +4,7 @@ use super::cpu::{NarrowRows, ask_ahead_of, for_each_block};
 use super::{CsrPlan, HostCsr};
 use crate::Scalar;
 use crate::device::cpu::{
-    CpuKernel, Vector, dispatch, element, element_at, for_each_part, read, write,
+    CpuKernel, Vector, dispatch, element, element_at, for_each_task, read, write,
 };
 use crate::formats::{HostSpmm, HostVectors};
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ const GATHERED: usize = 1024;
 impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
     unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
         let HostVectors { y, row, .. } = vectors;
-        for_each_part(&self.arrangement.parts, |part| {
+        for_each_task(&self.arrangement.parts, |part| {
             let rows = match self.arrangement.plan {
                 CsrPlan::Balanced => self.rows_that_begin_in(part),
                 _ => part,

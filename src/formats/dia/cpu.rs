@@ -2,13 +2,13 @@
 
 use super::{HostDia, SLICE};
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, Output, Vector, element_at, run_parts};
+use crate::device::cpu::{CpuKernel, Output, Vector, element_at, run_tasks};
 use std::ops::Range;
 
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &HostDia<T>, x: &[T], y: &mut [T]) {
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
-    unsafe { run_parts(&a.parts, &DiaKernel { a, x, y: Output::new(y) }) };
+    unsafe { run_tasks(&a.parts, &DiaKernel { a, x, y: Output::new(y) }) };
 }
 
 /// Kernel over rows: a range is a range of rows that begins with a slice.

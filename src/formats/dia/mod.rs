@@ -33,7 +33,7 @@ use super::{
     Target, ValueArrays, Work, chain_us, megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, FormatProbe, Measure};
-use crate::device::cpu::{Output, for_each_part, partition};
+use crate::device::cpu::{Output, for_each_task, partition};
 use crate::device::{Gpu, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::try_zeroed;
@@ -172,7 +172,7 @@ impl<T: Scalar> HostDia<T> {
         let mut values = try_zeroed::<T>(nrows.saturating_mul(count))?;
         let (all_masks, slots) = (Output::new(&mut masks), Output::new(&mut values));
         let parts = partition(nrows, SLICE, |rows| rows as u64 * (count as u64 + 1));
-        for_each_part(&parts, |rows| {
+        for_each_task(&parts, |rows| {
             let mut bits = vec![0u32; count];
             for start in rows.clone().step_by(SLICE) {
                 let end = (start + SLICE).min(rows.end);

@@ -2,7 +2,7 @@
 
 use super::HostEll;
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, Output, Slots, Vector, element_at, run_parts, strip};
+use crate::device::cpu::{CpuKernel, Output, Slots, Vector, element_at, run_tasks, strip};
 use std::ops::Range;
 
 /// Granularity of parts in rows: four vectors of 16.
@@ -18,7 +18,7 @@ const VECTORS: usize = 4;
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &HostEll<T>, x: &[T], y: &mut [T]) {
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
-    unsafe { run_parts(&a.parts, &Strips { a, x, y: Output::new(y) }) };
+    unsafe { run_tasks(&a.parts, &Strips { a, x, y: Output::new(y) }) };
 }
 
 /// Kernel over rows: a range is a range of rows.

@@ -28,7 +28,7 @@ use super::{
     vector_bytes,
 };
 use crate::analysis::Analysis;
-use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::device::cpu::{Output, PADDING, for_each_task, partition};
 use crate::device::{CsrSource, Gpu, Module, Residency};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_zeroed};
@@ -170,7 +170,7 @@ impl<T: Scalar> HostEll<T> {
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         let row_len: Vec<u32> = listed((0..nrows).map(|row| a.row_len(row).min(width) as u32))?;
         let parts = partition(nrows, cpu::STRIP_ROWS, |rows| rows as u64 * (width as u64 + 1));
-        for_each_part(&parts, |rows| {
+        for_each_task(&parts, |rows| {
             // Blocks small enough that their part of the CSR arrays stays in the cache while slot
             // after slot is filled.
             for start in rows.clone().step_by(cpu::STRIP_ROWS) {

@@ -2,7 +2,7 @@
 
 use super::{HostJds, Section, SlotPositions};
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, Output, Slots, Vector, element, run_parts, strip};
+use crate::device::cpu::{CpuKernel, Output, Slots, Vector, element, run_tasks, strip};
 use std::ops::Range;
 
 /// Prefetch distance in slots, for every column; measured on Zen 4, 64 to 512 are alike and a third
@@ -26,10 +26,10 @@ pub(super) fn spmv<T: Scalar>(a: &HostJds<T>, x: &[T], y: &mut [T]) {
     unsafe {
         match &a.table {
             SlotPositions::Diagonals(jd_ptr) => {
-                run_parts(&a.parts, &Diagonals { a, slots, jd_ptr, y })
+                run_tasks(&a.parts, &Diagonals { a, slots, jd_ptr, y })
             }
             SlotPositions::Sections(sections) => {
-                run_parts(&a.parts, &Sections { a, slots, sections, y })
+                run_tasks(&a.parts, &Sections { a, slots, sections, y })
             }
         }
     }

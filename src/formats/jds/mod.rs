@@ -42,7 +42,7 @@ use super::{
     device_rows, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
-use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::device::cpu::{Output, PADDING, for_each_task, partition};
 use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, reserved, try_zeroed};
@@ -228,7 +228,7 @@ impl<T: Scalar> HostJds<T> {
         let mut col_idx = try_zeroed::<u32>(table.slots())?;
         let mut values = try_zeroed::<T>(table.slots())?;
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
-        for_each_part(&parts, |range| {
+        for_each_task(&parts, |range| {
             for i in range {
                 let (row_cols, row_vals) = a.row(perm[i] as usize);
                 let filled = len(perm[i]);

@@ -7,7 +7,7 @@ use super::long::{LongRows, entries};
 use super::slice::Slice;
 use super::source::{AHEAD, Codes, Plain, Same, Source, Widened};
 use crate::device::cpu::{
-    CpuKernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, read, run_parts, set_lanes,
+    CpuKernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, read, run_tasks, set_lanes,
 };
 use crate::precision::{Bf16, F16};
 use crate::{Precision, Scalar, ScalarKind};
@@ -85,7 +85,7 @@ unsafe fn multiply<T: Scalar>(
 impl<T: Scalar> Multiply<T> for HostPsell<T> {
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
         // SAFETY: the caller's promise; parts share no slice, and slices share no row.
-        unsafe { run_parts(&self.parts, &SliceKernel { a: self, values, x, y }) };
+        unsafe { run_tasks(&self.parts, &SliceKernel { a: self, values, x, y }) };
     }
 }
 
@@ -386,7 +386,7 @@ impl<T: Scalar> Multiply<T> for LongRows<T> {
         let kernel = LongRowsKernel { a: self, values, x, y, carries: Output::new(&mut carries) };
         // SAFETY: the caller's promise; a row is written by the part with its first piece, and a
         // carry by its own part.
-        unsafe { run_parts(&self.parts, &kernel) };
+        unsafe { run_tasks(&self.parts, &kernel) };
         for (&start, &carry) in self.parts[1..self.parts.len() - 1].iter().zip(&carries[1..]) {
             let piece = &self.pieces[start];
             if (piece.first as usize) < start {

@@ -14,8 +14,8 @@ use crate::{Error, Scalar};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Slices that one thread encodes at a time.
-const CHUNK: usize = 64;
+/// Slices per batch, which one thread encodes.
+const BATCH: usize = 64;
 
 /// Smallest number of rows and entries per thread: some 100 µs, the time to wake a thread pool and
 /// to wait for it.
@@ -64,8 +64,8 @@ impl<T: Scalar> HostPsell<T> {
         let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
         let rows = SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols, split };
         check_room(rows.slices().saturating_mul(size_of::<Encoded>() + size_of::<PlacedSlice>()))?;
-        let chunks = rows.encode();
-        let placement = Placement::of(&chunks, coder.size())?;
+        let batches = rows.encode();
+        let placement = Placement::of(&batches, coder.size())?;
         let mut stored =
             Stored::zeroed(&coder, placement.value_units * UNIT / coder.size().max(1))?;
         let mut index = with_slack(placement.index_units * UNIT / size_of::<u32>())?;
@@ -77,14 +77,14 @@ impl<T: Scalar> HostPsell<T> {
             values: Sink::new(&mut stored, &coder),
             index: Output::new(&mut index),
         };
-        let write = |(c, (chunk, slices)): (usize, (&SliceChunk, &[PlacedSlice]))| {
-            for (i, ((encoded, slots), slice)) in chunk.iter().zip(slices).enumerate() {
+        let write = |(b, (batch, slices)): (usize, (&SliceBatch, &[PlacedSlice]))| {
+            for (i, ((encoded, slots), slice)) in batch.iter().zip(slices).enumerate() {
                 // SAFETY: every slice has its own units, except for slots that it shares and does
                 // not own.
-                unsafe { writer.slice(c * CHUNK + i, encoded, slice, slots) };
+                unsafe { writer.slice(b * BATCH + i, encoded, slice, slots) };
             }
         };
-        let slices = chunks.iter().zip(placement.slices.chunks(CHUNK));
+        let slices = batches.iter().zip(placement.slices.chunks(BATCH));
         parallel::for_each_item(slices.enumerate(), write);
         let long = LongRows::of(a, split, &coder)?;
         let skip = long.is_some().then(|| rows.skipped()).transpose()?;
@@ -179,18 +179,18 @@ impl<'a> SlicedRows<'a> {
     }
 
     /// Chooses the encoding of every slice.
-    pub(crate) fn encode(self) -> Vec<SliceChunk> {
+    pub(crate) fn encode(self) -> Vec<SliceBatch> {
         let slices = self.slices();
-        let chunk = |c: usize| {
-            let (mut chooser, mut chunk) = (Chooser::default(), SliceChunk::default());
-            for s in c * CHUNK..((c + 1) * CHUNK).min(slices) {
-                chunk.push(&mut chooser, &self.columns(s), self.first_row(s));
+        let encode = |b: usize| {
+            let (mut chooser, mut batch) = (Chooser::default(), SliceBatch::default());
+            for s in b * BATCH..((b + 1) * BATCH).min(slices) {
+                batch.push(&mut chooser, &self.columns(s), self.first_row(s));
             }
-            chunk
+            batch
         };
-        let chunks = slices.div_ceil(CHUNK);
-        let least = chunks * TOGETHER / (self.rows() + self.col_idx.len()).max(1);
-        parallel::map(chunks, least, chunk)
+        let batches = slices.div_ceil(BATCH);
+        let least = batches * TOGETHER / (self.rows() + self.col_idx.len()).max(1);
+        parallel::map(batches, least, encode)
     }
 
     /// Lanes of every slice that hold long rows.
@@ -204,15 +204,15 @@ impl<'a> SlicedRows<'a> {
     }
 }
 
-/// Some slices, before they are written.
+/// A batch of slices, before they are written.
 #[derive(Debug, Default)]
-pub(crate) struct SliceChunk {
+pub(crate) struct SliceBatch {
     encoded: Vec<Encoded>,
     /// Slots of the diagonal slices, in order.
     slots: Vec<Slot>,
 }
 
-impl SliceChunk {
+impl SliceBatch {
     /// Encodes a slice and adds it; see [`Chooser::choose`].
     pub(crate) fn push(
         &mut self,
@@ -255,14 +255,14 @@ struct PlacedSlice {
 
 impl Placement {
     /// Assigns a position to every slice, in order. Identical slots are stored once.
-    fn of(chunks: &[SliceChunk], value_size: usize) -> Result<Self, Error> {
+    fn of(batches: &[SliceBatch], value_size: usize) -> Result<Self, Error> {
         let mut known: HashMap<&[Slot], u32> = HashMap::new();
         let (mut slices, mut entries) = (Vec::new(), 0);
         let (mut value_units, mut index_units) = (0usize, 0usize);
         // Adjacent slices are often alike, and comparing is faster than hashing.
         let mut last: Option<(&[Slot], u32)> = None;
-        for chunk in chunks {
-            for (encoded, own) in chunk.iter() {
+        for batch in batches {
+            for (encoded, own) in batch.iter() {
                 let at = unit(index_units, "indices")?;
                 let index_at = match (encoded.shape.kind, last) {
                     (Kind::Diagonal, Some((slots, place))) if own == slots => place,

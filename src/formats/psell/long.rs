@@ -3,7 +3,7 @@
 pub(crate) use super::constants::PIECE;
 use super::plan::too_large;
 use super::{Coder, Sink, Stored};
-use crate::device::cpu::{for_each_part, partition};
+use crate::device::cpu::{for_each_task, partition};
 use crate::matrix::CsrView;
 use crate::memory::{reserved, try_zeroed};
 use crate::parallel::map_ranges;
@@ -11,7 +11,7 @@ use crate::{Error, Scalar};
 use std::ops::Range;
 
 /// Rows whose lengths a thread reads at a time.
-const CHUNK: usize = 1 << 14;
+const TASK: usize = 1 << 14;
 
 /// A part of a long row; 24 bytes, read by a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl<T: Scalar> LongRows<T> {
         coder: &Coder<T>,
     ) -> Result<Option<Self>, Error> {
         let is_long = |&row: &u32| a.row_len(row as usize) > limit as usize;
-        let rows = map_ranges(a.nrows(), CHUNK, |rows| {
+        let rows = map_ranges(a.nrows(), TASK, |rows| {
             (rows.start as u32..rows.end as u32).filter(is_long).collect::<Vec<_>>()
         });
         let rows = rows.concat();
@@ -82,7 +82,7 @@ impl<T: Scalar> LongRows<T> {
         for &row in &rows {
             let (cols, vals) = a.row(row as usize);
             col_idx[start..start + cols.len()].copy_from_slice(cols);
-            for_each_part(&partition(vals.len(), 1, |k| k as u64), |range| {
+            for_each_task(&partition(vals.len(), 1, |k| k as u64), |range| {
                 // SAFETY: positions of this row, each in one part.
                 range.for_each(|k| unsafe { sink.put(start + k, vals[k]) });
             });

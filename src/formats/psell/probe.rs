@@ -1,6 +1,6 @@
 //! Size of a matrix as packed SELL: estimated from a sample of its slices, without packing.
 
-use super::host::{SliceChunk, SlicedRows};
+use super::host::{SliceBatch, SlicedRows};
 use super::index::{Chooser, LANES};
 use super::sizes::SliceSizes;
 use super::{Order, Packing};
@@ -93,7 +93,7 @@ impl SliceProbe {
         }
         let (slices, entries) =
             (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(split));
-        let estimated = |sample: Vec<SliceChunk>| SliceSizes::estimated(&sample, slices, entries);
+        let estimated = |sample: Vec<SliceBatch>| SliceSizes::estimated(&sample, slices, entries);
         let (short, windows) = (RowSample::of(a, LANES, LANES)?, RowSample::of(a, WINDOW, SORTED)?);
         let (natural, sorted) =
             (|| estimated(short.natural(split)), || estimated(windows.sorted(split)));
@@ -202,49 +202,49 @@ impl<'a> RowSample<'a> {
         Ok(Self { numbers, offsets, columns, size: (a.ncols(), nnz) })
     }
 
-    /// Measures a chunk of slices of every sample: `chunk(number, rows)` with the rows of a sample
+    /// Encodes a batch of slices of every sample: `encode(number, rows)` with the rows of a sample
     /// in natural order, long ones beyond `split`.
-    fn chunks(
+    fn batches(
         &self,
         split: u32,
         together_least: usize,
-        chunk: impl Fn(usize, SlicedRows<'_>) -> SliceChunk + Sync,
-    ) -> Vec<SliceChunk> {
+        encode: impl Fn(usize, SlicedRows<'_>) -> SliceBatch + Sync,
+    ) -> Vec<SliceBatch> {
         let (ncols, nnz) = self.size;
         parallel::map(self.numbers.len(), together(nnz, together_least), |i| {
             let (offsets, col_idx) = (self.offsets.get(i), self.columns.get(i));
             let row_ptr: Vec<usize> = offsets.iter().map(|at| at - offsets[0]).collect();
             let rows = SlicedRows { row_ptr: &row_ptr, col_idx, perm: None, ncols, split };
-            chunk(self.numbers[i], rows)
+            encode(self.numbers[i], rows)
         })
     }
 
     /// Samples that are slices of rows in natural order.
-    fn natural(&self, split: u32) -> Vec<SliceChunk> {
-        self.chunks(split, TOGETHER, |number, rows| {
-            let mut chunk = SliceChunk::default();
+    fn natural(&self, split: u32) -> Vec<SliceBatch> {
+        self.batches(split, TOGETHER, |number, rows| {
+            let mut batch = SliceBatch::default();
             let first = number * LANES;
             // As in `SlicedRows::first_row`, by the numbers of the rows in the matrix.
             let is_square = first + rows.row_ptr.len() - 1 <= rows.ncols;
-            chunk.push(&mut Chooser::default(), &rows.columns(0), is_square.then_some(first));
-            chunk
+            batch.push(&mut Chooser::default(), &rows.columns(0), is_square.then_some(first));
+            batch
         })
     }
 
     /// Some slices of samples that are sorted windows.
-    fn sorted(&self, split: u32) -> Vec<SliceChunk> {
-        self.chunks(split, TOGETHER / SLICES_PER_WINDOW, |number, rows| {
+    fn sorted(&self, split: u32) -> Vec<SliceBatch> {
+        self.batches(split, TOGETHER / SLICES_PER_WINDOW, |number, rows| {
             // A window is small; without memory for its order, the natural one is measured.
             let perm = Order::Windows(WINDOW).short_rows(rows.row_ptr, split).ok().flatten();
             let sorted = SlicedRows { perm: perm.as_deref(), ..rows };
-            let (mut chooser, mut chunk) = (Chooser::default(), SliceChunk::default());
+            let (mut chooser, mut batch) = (Chooser::default(), SliceBatch::default());
             let slices = (rows.row_ptr.len() - 1).div_ceil(LANES);
             let step = WINDOW / LANES / SLICES_PER_WINDOW;
             // The first slice differs between windows, so that lengths occur in their due share.
             for s in (number % SLICES_PER_WINDOW..slices).step_by(step) {
-                chunk.push(&mut chooser, &sorted.columns(s), None);
+                batch.push(&mut chooser, &sorted.columns(s), None);
             }
-            chunk
+            batch
         })
     }
 }

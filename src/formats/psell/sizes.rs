@@ -1,6 +1,6 @@
 //! Sizes of slices, computed without writing them.
 
-use super::host::{SliceChunk, SlicedRows};
+use super::host::{SliceBatch, SlicedRows};
 use super::index::{Encoded, Kind, LANES, Slot, UNIT, padded, slot_bytes};
 use std::collections::{HashMap, HashSet};
 
@@ -55,9 +55,9 @@ impl SliceSizes {
     }
 
     /// Adds slices and returns the slots of the diagonal ones.
-    fn add_all<'a>(&mut self, chunks: &'a [SliceChunk]) -> Vec<&'a [Slot]> {
+    fn add_all<'a>(&mut self, batches: &'a [SliceBatch]) -> Vec<&'a [Slot]> {
         let mut all = Vec::new();
-        for (encoded, slots) in chunks.iter().flat_map(SliceChunk::iter) {
+        for (encoded, slots) in batches.iter().flat_map(SliceBatch::iter) {
             self.add(encoded);
             all.extend((encoded.shape.kind == Kind::Diagonal).then_some(slots));
         }
@@ -70,7 +70,7 @@ impl SliceSizes {
     /// diagonal slices outside of the sample with slots that are new to it is taken to be the share
     /// of slices in the sample whose slots occur once: the probability of an unseen species is
     /// about the share of species seen once (Good, Biometrika 40, 1953).
-    pub(crate) fn estimated(sample: &[SliceChunk], slices: u64, entries: u64) -> Self {
+    pub(crate) fn estimated(sample: &[SliceBatch], slices: u64, entries: u64) -> Self {
         let mut sizes = Self::default();
         let mut times: HashMap<&[Slot], u32> = HashMap::new();
         for slots in sizes.add_all(sample) {
@@ -112,9 +112,9 @@ impl SliceSizes {
 impl SlicedRows<'_> {
     /// Sizes of all slices, exactly as packing produces them.
     pub(crate) fn sizes(self) -> SliceSizes {
-        let chunks = self.encode();
+        let batches = self.encode();
         let mut sizes = SliceSizes::default();
-        let different: HashSet<&[Slot]> = sizes.add_all(&chunks).into_iter().collect();
+        let different: HashSet<&[Slot]> = sizes.add_all(&batches).into_iter().collect();
         sizes.index_bytes +=
             different.into_iter().map(|slots| slot_bytes(slots) as u64).sum::<u64>();
         sizes

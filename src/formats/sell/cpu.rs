@@ -2,7 +2,7 @@
 
 use super::HostSell;
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, Output, Slots, Vector, element, element_at, run_parts, strip};
+use crate::device::cpu::{CpuKernel, Output, Slots, Vector, element, element_at, run_tasks, strip};
 use std::ops::Range;
 
 /// Prefetch distance in slots, used where gathers leave the hardware prefetcher too little room;
@@ -15,7 +15,7 @@ const AHEAD: usize = 256;
 pub(super) fn spmv<T: Scalar>(a: &HostSell<T>, x: &[T], y: &mut [T]) {
     // SAFETY: the matrix was checked and the caller checked the vectors; parts share no slice,
     // slices no row.
-    unsafe { run_parts(&a.parts, &SellKernel { a, x, y: Output::new(y) }) };
+    unsafe { run_tasks(&a.parts, &SellKernel { a, x, y: Output::new(y) }) };
 }
 
 /// Kernel over slices: a range is a range of slices.

@@ -28,7 +28,7 @@ use super::{
     vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
-use crate::device::cpu::{Output, PADDING, for_each_part, partition};
+use crate::device::cpu::{Output, PADDING, for_each_task, partition};
 use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{collected, listed, try_zeroed};
@@ -271,7 +271,7 @@ impl<T: Scalar> HostSell<T> {
         let mut values = try_zeroed::<T>(slice_ptr[slices])?;
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         let parts = partition(slices, 1, |s| (slice_ptr[s] + s * c) as u64);
-        for_each_part(&parts, |range| {
+        for_each_task(&parts, |range| {
             for s in range {
                 for lane in 0..c {
                     let i = s * c + lane;

@@ -4,7 +4,7 @@
 
 use super::{GROUP, HostTiles, MAX_CHUNK, UNUSED};
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, run_parts};
+use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, run_tasks};
 use std::ops::Range;
 
 /// `y = A x`: a part writes the rows that end in it, and carries its sum of the row that does not.
@@ -12,7 +12,7 @@ pub(super) fn spmv<T: Scalar>(a: &HostTiles<T>, x: &[T], y: &mut [T]) {
     let mut carries = [T::ZERO; MAX_PARTS + 1];
     let y = Output::new(y);
     // SAFETY: every row ends in one chunk, and a carry is written by its own part.
-    unsafe { run_parts(&a.parts, &TilesKernel { a, x, y, carries: Output::new(&mut carries) }) };
+    unsafe { run_tasks(&a.parts, &TilesKernel { a, x, y, carries: Output::new(&mut carries) }) };
     for (&chunk, &carry) in a.parts[1..a.parts.len() - 1].iter().zip(&carries) {
         // SAFETY: all parts are done, and further rows end in the chunk of the next part.
         unsafe { y.add(a.chunk_rows[chunk] as usize, carry) };

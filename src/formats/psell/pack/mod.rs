@@ -126,7 +126,7 @@ impl<T: Scalar> Packer<'_, T> {
         let perm = self.order(order)?;
         let perm_ptr = perm.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let coder = self.coder(packing.values)?;
-        let tiles = self.count_long(found.add(PackingCounts::LONG))?;
+        let long_sums = self.count_long(found.add(PackingCounts::LONG))?;
         let chosen = self.choose(perm_ptr, coder.size() as u32, found)?;
         let sums = self.found(found)?;
         if !sums.fits() {
@@ -146,7 +146,7 @@ impl<T: Scalar> Packer<'_, T> {
             (&values, &table),
             (found, portions),
         )?;
-        let long = self.long(&sums, tiles, &coder, &table)?;
+        let long = self.long(&sums, long_sums, &coder, &table)?;
         let dictionary = a.gpu.upload(&coder.into_dictionary())?;
         // Waits for all launches.
         if self.found(found)?.wrong != 0 {

@@ -13,13 +13,13 @@ use crate::device::{BLOCK, Buffer, Launch, Ptr, SCANNED};
 use crate::formats::device_sorting::RowSort;
 use crate::{Error, Scalar};
 
-/// Rows per tile for counting long rows.
-const LONG_TILE: usize = SCANNED * BLOCK as usize;
+/// Rows per block for counting long rows.
+const BLOCK_ROWS: usize = SCANNED * BLOCK as usize;
 
-/// Prefix sums over the tiles, of long rows, of their pieces and of their entries.
-pub(super) struct LongTiles {
+/// Prefix sums over the blocks, of long rows, of their pieces and of their entries.
+pub(super) struct LongRowSums {
     sums: Ptr<u64>,
-    tiles: u32,
+    blocks: u32,
 }
 
 impl<T: Scalar> Packer<'_, T> {
@@ -36,26 +36,26 @@ impl<T: Scalar> Packer<'_, T> {
     }
 
     /// Counts the long rows, their pieces and their entries.
-    pub(super) fn count_long(&self, totals: Ptr<u64>) -> Result<LongTiles, Error> {
+    pub(super) fn count_long(&self, totals: Ptr<u64>) -> Result<LongRowSums, Error> {
         const ARRAYS: u32 = 3;
-        let tiles = self.a.nrows.div_ceil(LONG_TILE);
-        let sums = self.work.take::<u64>(tiles * ARRAYS as usize)?;
+        let blocks = self.a.nrows.div_ceil(BLOCK_ROWS);
+        let sums = self.work.take::<u64>(blocks * ARRAYS as usize)?;
         let (row_ptr, nrows, limit) = (self.row_ptr(), self.nrows(), self.limit);
         let count =
-            Launch::new(tiles as u32, BLOCK).with(PackLongCount { row_ptr, nrows, limit, sums });
-        // SAFETY: there is a number for every tile and array.
+            Launch::new(blocks as u32, BLOCK).with(PackLongCount { row_ptr, nrows, limit, sums });
+        // SAFETY: there is a number for every block and array.
         unsafe {
             self.work.run("psell_pack_rows", "pack_long_count", count)?;
-            self.work.scan_tiles(sums, tiles as u32, ARRAYS, totals)?;
+            self.work.scan_blocks(sums, blocks as u32, ARRAYS, totals)?;
         }
-        Ok(LongTiles { sums, tiles: tiles as u32 })
+        Ok(LongRowSums { sums, blocks: blocks as u32 })
     }
 
     /// Packs the long rows, if any.
     pub(super) fn long(
         &self,
         found: &PackingCounts,
-        LongTiles { sums, tiles }: LongTiles,
+        LongRowSums { sums, blocks }: LongRowSums,
         coder: &Coder<T>,
         table: &Option<CodeTable>,
     ) -> Result<Option<DeviceLongRows<T>>, Error> {
@@ -70,7 +70,7 @@ impl<T: Scalar> Packer<'_, T> {
         let (piece_table, col_idx) =
             (gpu.uninitialised::<Piece>(pieces)?, gpu.uninitialised::<u32>(entries)?);
         let values = self.room_for(coder, entries)?;
-        let find = Launch::new(tiles, BLOCK).with(PackLongRows {
+        let find = Launch::new(blocks, BLOCK).with(PackLongRows {
             row_ptr: self.row_ptr(),
             nrows: self.nrows(),
             limit: self.limit,
