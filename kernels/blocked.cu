@@ -20,24 +20,24 @@ struct Pieces {
     // One value per slot, or null: then every entry has the value `value`.
     const T *values;
     T value;
-    // For every lane of a batch, a bit for each of its entries that ends a part, and above them the
-    // number of ends in the lanes before.
+    // For every lane of a batch, a bit for each of its entries that ends a segment, and above them
+    // the number of ends in the lanes before.
     const u16 *flags;
-    // First part of each piece.
+    // First segment of each piece.
     const u32 *piece_ptr;
-    // Target of every part: a row of y, or, from `nrows` on, a partial sum.
+    // Target of every segment: a row of y, or, from `nrows` on, a partial sum.
     const u32 *targets;
 };
 
-// Destination of the sums of parts.
+// Destination of the sums of segments.
 template <typename T>
-struct PartSums {
+struct SegmentSums {
     T *y;
-    T *parts;
+    T *partial_sums;
     u32 nrows;
     __device__ __forceinline__ void put(u32 target, T sum) const {
         if (target < nrows) y[target] = sum;
-        else parts[target - nrows] = sum;
+        else partial_sums[target - nrows] = sum;
     }
 };
 
@@ -94,20 +94,20 @@ struct LaneSlots {
     }
 };
 
-// Sum of the part that continues after the batches so far: in the last lane, or `spread` over all
-// lanes.
+// Sum of the segment that continues after the batches so far: in the last lane, or `spread` over
+// all lanes.
 template <typename T>
-struct Open {
+struct OpenSegment {
     T sum = 0;
     bool spread = false;
 };
 
-// Sums the parts in a batch, the first of which is number `part`. `factor(col)` is the element of x
-// at a column. Padding comes after the last end of a piece, so that its products are in no sum that
-// is stored.
+// Sums the segments in a batch, the first of which is number `segment`. `factor(col)` is the
+// element of x at a column. Padding comes after the last end of a piece, so that its products are
+// in no sum that is stored.
 template <bool PLAIN, typename T, typename C, typename Factor>
-__device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, Factor factor, Open<T> &open, u32 &part,
-                                          const u32 *targets, const PartSums<T> &sums, u32 lane) {
+__device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, Factor factor, OpenSegment<T> &open,
+                                          u32 &segment, const u32 *targets, const SegmentSums<T> &sums, u32 lane) {
     T product[LANE];
 #pragma unroll
     for (u32 u = 0; u < LANE; ++u) product[u] = slots.value[u] * factor(slots.col[u]);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, F
         return;
     }
     // The load of the first target overlaps with the additions.
-    const u32 *mine = targets + (u64(part) + before);
+    const u32 *mine = targets + (u64(segment) + before);
     u32 first_target = end_bits != 0 ? mine[0] : 0;
     T carried = open.spread ? subwarp_sum(open.sum, WARP) : __shfl_sync(ALL_LANES, open.sum, WARP - 1);
     T sum = lane == 0 ? carried : T(0), first = 0;
@@ -137,8 +137,8 @@ __device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, F
             sum = 0;
         }
     }
-    // Segmented scan over the sums behind the last ends of the lanes. Segments begin at lanes with
-    // an end.
+    // Scan over the sums behind the last ends of the lanes, which begins anew at every lane with an
+    // end.
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
     u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
 #pragma unroll
@@ -150,18 +150,18 @@ __device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, F
     if (end_bits != 0) sums.put(first_target, lane == 0 ? first : first + lanes_before);
     open.sum = sum;
     open.spread = false;
-    part += __shfl_sync(ALL_LANES, before + count, WARP - 1);
+    segment += __shfl_sync(ALL_LANES, before + count, WARP - 1);
 }
 
-// Sums the parts in a piece, which stays in the L2 if its share does. With AHEAD the whole piece is
-// loaded before the first addition.
+// Sums the segments in a piece, which stays in the L2 if its share does. With AHEAD the whole piece
+// is loaded before the first addition.
 template <bool PLAIN, bool AHEAD, typename T, typename C, typename Factor>
 __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Factor factor,
-                                          const PartSums<T> &sums, u32 l2_shares) {
+                                          const SegmentSums<T> &sums, u32 l2_shares) {
     u32 lane = threadIdx.x % WARP;
-    u32 part = a.piece_ptr[piece];
+    u32 segment = a.piece_ptr[piece];
     u64 batch = u64(piece) * BATCHES;
-    Open<T> open;
+    OpenSegment<T> open;
     if constexpr (AHEAD) {
         LaneSlots<PLAIN, T, C> slots[BATCHES];
 #pragma unroll
@@ -170,7 +170,7 @@ __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Fact
                 slots[b].template take<decltype(in_l2)::value>(a, batch + b, lane);
             });
 #pragma unroll
-        for (u32 b = 0; b < BATCHES; ++b) sum_batch(slots[b], factor, open, part, a.targets, sums, lane);
+        for (u32 b = 0; b < BATCHES; ++b) sum_batch(slots[b], factor, open, segment, a.targets, sums, lane);
     } else {
 #pragma unroll 1
         for (u32 b = 0; b < BATCHES; ++b) {
@@ -178,14 +178,14 @@ __device__ __forceinline__ void sum_piece(const Pieces<T, C> &a, u32 piece, Fact
             by_l2_share(piece, l2_shares, [&](auto in_l2) {
                 slots.template take<decltype(in_l2)::value>(a, batch + b, lane);
             });
-            sum_batch(slots, factor, open, part, a.targets, sums, lane);
+            sum_batch(slots, factor, open, segment, a.targets, sums, lane);
         }
     }
 }
 
 // Tiles, whose columns fit in shared memory together: tile t has the pieces from `tile_ptr[t]` on,
 // and `windows[t]` is its first column and its number of columns.
-struct Tiles {
+struct TileTable {
     const u32 *tile_ptr;
     u32 tiles;
     const uint2 *windows;
@@ -208,8 +208,8 @@ extern __shared__ float4 dynamic_shared[];
 // Sums all pieces with x in shared memory. All blocks have equally many pieces, and the warps of a
 // block take them one after the other.
 template <bool PLAIN, typename T>
-__device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles,
-                                            const T *__restrict__ x, const PartSums<T> &sums,
+__device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces, const TileTable &tiles,
+                                            const T *__restrict__ x, const SegmentSums<T> &sums,
                                             u32 l2_shares) {
     // On an H200, loading ahead makes f32 a twentieth faster and f64 a twentieth slower.
     constexpr bool AHEAD = sizeof(T) == 4;
@@ -239,8 +239,8 @@ __device__ __forceinline__ void sum_windows(const Pieces<T, u16> &a, u32 pieces,
 // Sums a piece per warp, with x in global memory: for GPUs whose blocks have less shared memory
 // than the windows need.
 template <bool PLAIN, typename T>
-__device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, const Tiles &tiles,
-                                         const T *__restrict__ x, const PartSums<T> &sums,
+__device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, const TileTable &tiles,
+                                         const T *__restrict__ x, const SegmentSums<T> &sums,
                                          u32 l2_shares) {
     u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (piece >= pieces) return;
@@ -251,7 +251,7 @@ __device__ __forceinline__ void sum_near(const Pieces<T, u16> &a, u32 pieces, co
 // The same for 32-bit columns, without windows.
 template <bool PLAIN, typename T>
 __device__ __forceinline__ void sum_far(const Pieces<T, u32> &a, u32 pieces,
-                                        const T *__restrict__ x, const PartSums<T> &sums,
+                                        const T *__restrict__ x, const SegmentSums<T> &sums,
                                         u32 l2_shares) {
     u32 piece = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (piece >= pieces) return;
@@ -266,20 +266,21 @@ __device__ __forceinline__ void gather(const u32 *cols, u32 count, const T *__re
 }
 
 // Number of partial sums per lane of a row beyond which a whole warp adds them.
-constexpr u32 FEW_PARTS = 32;
+constexpr u32 FEW_SUMS = 32;
 
 // Stores the sum of the partial sums of row i, from `ptr[i]` on, with LANES lanes per row. A row
 // without any becomes 0.
 template <u32 LANES, typename T>
-__device__ __forceinline__ void add_parts(const u32 *rows, const u32 *ptr, u32 count, const T *parts, T *y) {
+__device__ __forceinline__ void add_partial_sums(const u32 *rows, const u32 *ptr, u32 count,
+                                                 const T *partial_sums, T *y) {
     u64 i = thread_id() / LANES;
     u32 lane = threadIdx.x % WARP;
     u32 begin = i < count ? ptr[i] : 0, end = i < count ? ptr[i + 1] : 0;
-    bool is_long = LANES < WARP && end - begin > FEW_PARTS * LANES;
+    bool is_long = LANES < WARP && end - begin > FEW_SUMS * LANES;
     T sum = 0;
     if (!is_long) {
 #pragma unroll 4
-        for (u32 k = begin + lane % LANES; k < end; k += LANES) sum += parts[k];
+        for (u32 k = begin + lane % LANES; k < end; k += LANES) sum += partial_sums[k];
     }
     sum = subwarp_sum(sum, LANES);
     if (i < count && lane % LANES == 0 && !is_long) y[rows[i]] = sum;
@@ -288,37 +289,39 @@ __device__ __forceinline__ void add_parts(const u32 *rows, const u32 *ptr, u32 c
         u32 stop = __shfl_sync(ALL_LANES, end, source);
         T total = 0;
 #pragma unroll 4
-        for (u32 k = __shfl_sync(ALL_LANES, begin, source) + lane; k < stop; k += WARP) total += parts[k];
+        for (u32 k = __shfl_sync(ALL_LANES, begin, source) + lane; k < stop; k += WARP) total += partial_sums[k];
         total = subwarp_sum(total, WARP);
         if (lane == source) y[rows[i]] = total;
     }
 }
 
-#define SUMS(NAME, PLAIN, SUFFIX, T)                                                                                     \
-    WINDOW_KERNEL(blocked_window##NAME##_##SUFFIX)(                                                                      \
-        const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                   \
-        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows, \
-        u32 l2_shares) {                                                                                                 \
-        Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                \
-        sum_windows<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, PartSums<T>{y, parts, nrows}, l2_shares);      \
-    }                                                                                                                    \
-    GATHER_KERNEL_##SUFFIX(blocked_near##NAME##_##SUFFIX)(                                                               \
-        const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                   \
-        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, const uint2 *windows, \
-        u32 l2_shares) {                                                                                                 \
-        Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                                \
-        sum_near<PLAIN>(a, pieces, Tiles{tile_ptr, tiles, windows}, x, PartSums<T>{y, parts, nrows}, l2_shares);         \
-    }                                                                                                                    \
-    GATHER_KERNEL_##SUFFIX(blocked_far##NAME##_##SUFFIX)(                                                                \
-        const u32 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,                   \
-        const u32 *targets, T *y, T *parts, u32 nrows, const T *x, u32 l2_shares) {                                      \
-        Pieces<T, u32> a{cols, values, value, flags, piece_ptr, targets};                                                \
-        sum_far<PLAIN>(a, pieces, x, PartSums<T>{y, parts, nrows}, l2_shares);                                           \
+#define SUMS(NAME, PLAIN, SUFFIX, T)                                                                      \
+    WINDOW_KERNEL(blocked_window##NAME##_##SUFFIX)(                                                       \
+        const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,    \
+        const u32 *targets, T *y, T *partial_sums, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, \
+        const uint2 *windows, u32 l2_shares) {                                                            \
+        Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                 \
+        sum_windows<PLAIN>(a, pieces, TileTable{tile_ptr, tiles, windows}, x,                             \
+                           SegmentSums<T>{y, partial_sums, nrows}, l2_shares);                            \
+    }                                                                                                     \
+    GATHER_KERNEL_##SUFFIX(blocked_near##NAME##_##SUFFIX)(                                                \
+        const u16 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,    \
+        const u32 *targets, T *y, T *partial_sums, u32 nrows, const T *x, const u32 *tile_ptr, u32 tiles, \
+        const uint2 *windows, u32 l2_shares) {                                                            \
+        Pieces<T, u16> a{cols, values, value, flags, piece_ptr, targets};                                 \
+        sum_near<PLAIN>(a, pieces, TileTable{tile_ptr, tiles, windows}, x,                                \
+                        SegmentSums<T>{y, partial_sums, nrows}, l2_shares);                               \
+    }                                                                                                     \
+    GATHER_KERNEL_##SUFFIX(blocked_far##NAME##_##SUFFIX)(                                                 \
+        const u32 *cols, const T *values, T value, const u16 *flags, const u32 *piece_ptr, u32 pieces,    \
+        const u32 *targets, T *y, T *partial_sums, u32 nrows, const T *x, u32 l2_shares) {                \
+        Pieces<T, u32> a{cols, values, value, flags, piece_ptr, targets};                                 \
+        sum_far<PLAIN>(a, pieces, x, SegmentSums<T>{y, partial_sums, nrows}, l2_shares);                  \
     }
 
-#define ADD(LANES, SUFFIX, T)                                                                                 \
-    KERNEL(blocked_add##LANES##_##SUFFIX)(const u32 *rows, const u32 *ptr, u32 count, const T *parts, T *y) { \
-        add_parts<LANES>(rows, ptr, count, parts, y);                                                         \
+#define ADD(LANES, SUFFIX, T)                                                                                        \
+    KERNEL(blocked_add##LANES##_##SUFFIX)(const u32 *rows, const u32 *ptr, u32 count, const T *partial_sums, T *y) { \
+        add_partial_sums<LANES>(rows, ptr, count, partial_sums, y);                                                  \
     }
 
 #define INSTANCES(SUFFIX, T)                                                                                       \

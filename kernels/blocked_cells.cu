@@ -142,8 +142,8 @@ KERNEL_OF(blocked_cells_panels, PANEL_THREADS, 1)(const u64 *row_ptr, const uint
     }
 }
 
-// Number of entries and of runs of every cell, and in `firsts` of the entries before it in its row,
-// if rows are sorted.
+// Number of entries of every cell, with 1 in the lower half if it has any, and in `firsts` of the
+// entries before it in its row, if rows are sorted.
 KERNEL(blocked_cells_sorted)(const u64 *row_ptr, const u32 *col_idx, const Tile *tiles, u32 count,
                              u32 cells, u32 *firsts, u64 *numbers) {
     u64 i = thread_id();
@@ -192,8 +192,8 @@ KERNEL(blocked_cells_count)(const u64 *row_ptr, const u32 *col_idx, const PanelT
     });
 }
 
-// Number of entries of a row before each of its cells, in `firsts` and `next`, and number of runs
-// of every cell.
+// Number of entries of a row before each of its cells, in `firsts` and `next`, and 1 in the lower
+// half of the number of every cell that has entries.
 KERNEL(blocked_cells_firsts)(const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows,
                              u64 *numbers, u32 *firsts, u32 *next) {
     u64 row = thread_id();
@@ -302,8 +302,8 @@ KERNEL(blocked_cells_hot_masks)(const u32 *col_idx, u64 nnz, const u32 *places, 
     }
 }
 
-// Number of entries and of runs of every cell of a class: the cell of a row has all its entries of
-// the class.
+// Number of entries of every cell of a class, with 1 in the lower half if it has any: the cell of a
+// row has all its entries of the class.
 KERNEL(blocked_cells_classes)(const u64 *row_ptr, u32 nrows, const u32 *masks, const u64 *before,
                               u64 nnz, u32 hot, u64 *numbers) {
     u64 row = thread_id();

@@ -13,7 +13,7 @@ KERNEL(blocked_pack_tiles)(const Tile *tiles, u32 count, const u64 *before, u32 
     if (t < count) first_entries[t] = entries_of(before[tiles[t].first_cell]);
 }
 
-// First cell that begins in each piece or behind it, and 1 if the run before it continues in the
+// First cell that begins in each piece or behind it, and 1 if the cell before it continues in the
 // piece. The pieces of a tile begin at every PIECE_SLOTS-th of its entries.
 KERNEL(blocked_pack_pieces)(const Tile *tiles, u32 count, const u64 *before, u32 pieces, u32 *cells, u64 *cuts) {
     u64 piece = thread_id();
@@ -27,19 +27,19 @@ KERNEL(blocked_pack_pieces)(const Tile *tiles, u32 count, const u64 *before, u32
     cuts[piece] = entries_of(before[cell]) > entry;
 }
 
-// Number of parts before every piece, and of all: the runs that begin before it, which are `all` in
-// the end, and in `cuts` the earlier pieces that a run continues in.
+// Number of segments before every piece, and of all: the non-empty cells that begin before it,
+// which are `all` in the end, and in `cuts` the earlier pieces that a cell continues in.
 KERNEL(blocked_pack_piece_ptr)(const u64 *before, const u32 *cells, const u64 *cuts, u32 pieces,
                                u32 all, u32 *piece_ptr) {
     u64 piece = thread_id();
-    if (piece <= pieces) piece_ptr[piece] = (piece < pieces ? runs_of(before[cells[piece]]) : all) + u32(cuts[piece]);
+    if (piece <= pieces) piece_ptr[piece] = (piece < pieces ? nonempty_of(before[cells[piece]]) : all) + u32(cuts[piece]);
 }
 
-// Calls `visit(cell, first piece, last piece)` for the runs of a row. A run has a part in each of
-// these pieces.
+// Calls `visit(cell, first piece, last piece)` for the non-empty cells of a row. A cell has a
+// segment in each of these pieces.
 template <typename Visit>
-__device__ __forceinline__ void visit_runs(const PanelTiles *panels, u32 count, const Tile *tiles,
-                                           const u64 *before, u32 row, Visit visit) {
+__device__ __forceinline__ void visit_cells(const PanelTiles *panels, u32 count, const Tile *tiles,
+                                            const u64 *before, u32 row, Visit visit) {
     PanelTiles panel = panel_of(panels, count, row);
     for (u32 window = 0; window < panel.windows; ++window) {
         const Tile &tile = tiles[panel.first_tile + window];
@@ -52,52 +52,52 @@ __device__ __forceinline__ void visit_runs(const PanelTiles *panels, u32 count, 
     }
 }
 
-// Adds the number of parts of every row to `parts`.
-KERNEL(blocked_pack_parts)(const PanelTiles *panels, u32 count, const Tile *tiles,
-                           const u64 *before, u32 nrows, u32 *parts) {
+// Adds the number of segments of every row to `segments`.
+KERNEL(blocked_pack_segments)(const PanelTiles *panels, u32 count, const Tile *tiles,
+                              const u64 *before, u32 nrows, u32 *segments) {
     u64 row = thread_id();
     if (row >= nrows) return;
-    u32 all = parts[row];
-    visit_runs(panels, count, tiles, before, u32(row), [&](u32, u32 from, u32 to) { all += to - from + 1; });
-    parts[row] = all;
+    u32 all = segments[row];
+    visit_cells(panels, count, tiles, before, u32(row), [&](u32, u32 from, u32 to) { all += to - from + 1; });
+    segments[row] = all;
 }
 
-// For every split row, which has no part or several: their number in the upper half, and 1 in the
-// lower. Otherwise 0.
-KERNEL(blocked_pack_split)(const u32 *parts, u32 nrows, u64 *numbers) {
+// For every split row, which has no segment or several: their number in the upper half, and 1 in
+// the lower. Otherwise 0.
+KERNEL(blocked_pack_split)(const u32 *segments, u32 nrows, u64 *numbers) {
     u64 row = thread_id();
-    if (row < nrows) numbers[row] = parts[row] == 1 ? 0 : both(parts[row], 1);
+    if (row < nrows) numbers[row] = segments[row] == 1 ? 0 : both(segments[row], 1);
 }
 
-// Lists the split rows and the first part of each. Replaces `parts` by the first target of every
-// row: the row itself, or behind all rows the place of its first part. `before` are the sums of
-// blocked_pack_split.
-KERNEL(blocked_pack_rows)(u32 *parts, u32 nrows, const u64 *before, u32 *split_rows, u32 *split_ptr) {
+// Lists the split rows and the first partial sum of each. Replaces `segments` by the first target
+// of every row: the row itself, or behind all rows the place of its first partial sum. `before` are
+// the sums of blocked_pack_split.
+KERNEL(blocked_pack_rows)(u32 *segments, u32 nrows, const u64 *before, u32 *split_rows, u32 *split_ptr) {
     u64 row = thread_id();
     if (row > nrows) return;
     u32 first = upper(before[row]), place = lower(before[row]);
     if (row == nrows) {
         split_ptr[place] = first;
-    } else if (parts[row] == 1) {
-        parts[row] = u32(row);
+    } else if (segments[row] == 1) {
+        segments[row] = u32(row);
     } else {
         split_rows[place] = u32(row);
         split_ptr[place] = first;
-        parts[row] = nrows + first;
+        segments[row] = nrows + first;
     }
 }
 
-// Assigns consecutive targets to the parts of every row, from `next` on, and adds their number to
-// `next`.
+// Assigns consecutive targets to the segments of every row, from `next` on, and adds their number
+// to `next`.
 KERNEL(blocked_pack_targets)(const PanelTiles *panels, u32 count, const Tile *tiles,
                              const u64 *before, u32 nrows, const u32 *piece_ptr, const u64 *cuts,
                              u32 *next, u32 *targets) {
     u64 row = thread_id();
     if (row >= nrows) return;
     u32 target = next[row];
-    visit_runs(panels, count, tiles, before, u32(row), [&](u32 cell, u32 from, u32 to) {
-        targets[runs_of(before[cell]) + u32(cuts[from + 1ull])] = target++;
-        // The part of a continued run is the first of its piece.
+    visit_cells(panels, count, tiles, before, u32(row), [&](u32 cell, u32 from, u32 to) {
+        targets[nonempty_of(before[cell]) + u32(cuts[from + 1ull])] = target++;
+        // The segment of a continued cell is the first of its piece.
         for (u32 piece = from + 1; piece <= to; ++piece) targets[piece_ptr[piece]] = target++;
     });
     next[row] = target;
@@ -136,10 +136,10 @@ __device__ __forceinline__ void put(N *to, u64 batch, const N (&own)[LANE_SLOTS]
     uint4 *at = reinterpret_cast<uint4 *>(to + batch * BATCH_SLOTS);
 #pragma unroll
     for (u32 l = 0; l < LOADS; ++l) {
-        alignas(16) N part[EACH];
+        alignas(16) N load[EACH];
 #pragma unroll
-        for (u32 k = 0; k < EACH; ++k) part[k] = own[l * EACH + k];
-        at[l * WARP + lane_id()] = *reinterpret_cast<const uint4 *>(part);
+        for (u32 k = 0; k < EACH; ++k) load[k] = own[l * EACH + k];
+        at[l * WARP + lane_id()] = *reinterpret_cast<const uint4 *>(load);
     }
 }
 

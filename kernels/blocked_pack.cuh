@@ -1,10 +1,10 @@
 // Packing of cache blocks on a GPU: see src/formats/blocked/device_pack/mod.rs for the steps and
 // src/formats/blocked/mod.rs for the layout.
 //
-// A *cell* holds the entries of a row in a tile: a run, or nothing. The cells of a tile are
-// consecutive, in the order of its rows. Two numbers of a cell, its entries and its runs (0 or 1),
-// are the upper and the lower half of a u64, so that one prefix sum adds both. `before` has these
-// sums before every cell, and behind the last one that of all cells.
+// A *cell* holds the entries of a row in a tile, perhaps none. The cells of a tile are consecutive,
+// in the order of its rows. Two numbers of a cell, its entries and 1 if it has any, are the upper
+// and the lower half of a u64, so that one prefix sum adds both: entries, and non-empty cells.
+// `before` has these sums before every cell, and behind the last one that of all cells.
 
 #pragma once
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ u32 upper(u64 both) { return u32(both >> 32); }
 __device__ __forceinline__ u32 lower(u64 both) { return u32(both); }
 __device__ __forceinline__ u64 both(u32 upper, u32 lower) { return u64(upper) << 32 | lower; }
 __device__ __forceinline__ u32 entries_of(u64 both) { return upper(both); }
-__device__ __forceinline__ u32 runs_of(u64 both) { return lower(both); }
+__device__ __forceinline__ u32 nonempty_of(u64 both) { return lower(both); }
 
 // A class of entries: the hot ones, or all others.
 struct Class {

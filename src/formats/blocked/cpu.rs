@@ -28,19 +28,20 @@ impl<T: Scalar> Spare<T> {
     fn with(&self, len: usize, with: impl FnOnce(&mut [T])) {
         let spare = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = spare().pop();
-        let mut piece = taken.unwrap_or_else(|| vec![T::ZERO; len]);
-        with(&mut piece);
-        spare().push(piece);
+        let mut numbers = taken.unwrap_or_else(|| vec![T::ZERO; len]);
+        with(&mut numbers);
+        spare().push(numbers);
     }
 }
 
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &HostBlocked<T>, x: &[T], y: &mut [T]) {
-    let parts = a.split.ptr[a.split.ptr.len() - 1] as usize;
-    a.scratch.with(parts + a.hot.len(), |scratch| {
-        let (parts, hot) = scratch.split_at_mut(parts);
+    let count = a.split.ptr[a.split.ptr.len() - 1] as usize;
+    a.scratch.with(count + a.hot.len(), |scratch| {
+        let (partial_sums, hot) = scratch.split_at_mut(count);
         hot.iter_mut().zip(&a.hot).for_each(|(hot, &col)| *hot = x[col as usize]);
-        let sums = SumOutput { nrows: y.len(), y: Output::new(y), parts: Output::new(parts) };
+        let sums =
+            SumOutput { nrows: y.len(), y: Output::new(y), partial: Output::new(partial_sums) };
         let from = if a.hot.is_empty() { x } else { hot };
         for_each_task(&a.near.bounds, |pieces| {
             for piece in pieces {
@@ -52,19 +53,19 @@ pub(super) fn spmv<T: Scalar>(a: &HostBlocked<T>, x: &[T], y: &mut [T]) {
         for_each_task(&a.far.bounds, |pieces| {
             pieces.for_each(|piece| multiply(&a.far, piece, x, sums))
         });
-        add_parts(&a.split, parts, sums.y);
+        add_partial_sums(&a.split, partial_sums, sums.y);
     });
 }
 
-/// Destination of the sums.
+/// Destination of the sums of segments.
 #[derive(Clone, Copy)]
 struct SumOutput<T> {
     nrows: usize,
     y: Output<T>,
-    parts: Output<T>,
+    partial: Output<T>,
 }
 
-/// Sums the parts in a piece.
+/// Sums the segments in a piece.
 #[inline(always)]
 fn multiply<T: Scalar, C: Copy + Into<u32>>(
     a: &Pieces<T, C>,
@@ -77,11 +78,11 @@ fn multiply<T: Scalar, C: Copy + Into<u32>>(
         sum += value * x[col as usize];
         if let Some(target) = target {
             let target = target as usize;
-            // SAFETY: every row and every partial sum is the target of at most one part.
+            // SAFETY: every row and every partial sum is the target of at most one segment.
             unsafe {
                 match target.checked_sub(sums.nrows) {
                     None => sums.y.set(target, sum),
-                    Some(part) => sums.parts.set(part, sum),
+                    Some(number) => sums.partial.set(number, sum),
                 }
             }
             sum = T::ZERO;
@@ -90,12 +91,12 @@ fn multiply<T: Scalar, C: Copy + Into<u32>>(
 }
 
 /// Adds the partial sums of every split row, and writes zero to empty rows.
-fn add_parts<T: Scalar>(split: &SplitRows, parts: &[T], y: Output<T>) {
+fn add_partial_sums<T: Scalar>(split: &SplitRows, partial_sums: &[T], y: Output<T>) {
     for_each_task(&split.bounds, |range| {
         for i in range {
-            let parts = &parts[split.ptr[i] as usize..split.ptr[i + 1] as usize];
-            let sum = parts.iter().fold(T::ZERO, |sum, &part| sum + part);
-            // SAFETY: a row is in the list only once, and is the target of no part.
+            let own = &partial_sums[split.ptr[i] as usize..split.ptr[i + 1] as usize];
+            let sum = own.iter().fold(T::ZERO, |sum, &partial| sum + partial);
+            // SAFETY: a row is in the list only once, and is the target of no segment.
             unsafe { y.set(split.rows[i] as usize, sum) };
         }
     });

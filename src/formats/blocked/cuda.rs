@@ -21,23 +21,23 @@ const FILE: &str = "blocked";
 pub(super) struct DeviceBlocked<T> {
     nrows: usize,
     ncols: usize,
-    arrays: DeviceParts<T>,
+    arrays: DeviceArrays<T>,
     /// Kernel that multiplies the tiles.
     sum_tiles: SumTiles,
     gather: Kernel,
     sum_far: Kernel,
-    add_parts: Kernel,
+    add_partial_sums: Kernel,
     /// Lanes that add the partial sums of a row.
     lanes: u32,
     residency: Residency,
-    parts: Scratch<T>,
+    partial_sums: Scratch<T>,
     /// Gathered `x` of the hot columns.
     hot_x: Scratch<T>,
 }
 
 /// The arrays of a [`HostBlocked`] in GPU memory.
 #[derive(Debug)]
-pub(super) struct DeviceParts<T> {
+pub(super) struct DeviceArrays<T> {
     pub(super) hot: Buffer<u32>,
     pub(super) tile_ptr: Buffer<u32>,
     pub(super) windows: Buffer<[u32; 2]>,
@@ -48,7 +48,7 @@ pub(super) struct DeviceParts<T> {
     pub(super) order: Buffer<u32>,
 }
 
-impl<T: Scalar> DeviceParts<T> {
+impl<T: Scalar> DeviceArrays<T> {
     fn bytes(&self) -> u64 {
         let words = [&self.hot, &self.tile_ptr, &self.split_rows, &self.split_ptr, &self.order];
         let words: u64 = words.iter().map(|array| array.bytes()).sum();
@@ -141,8 +141,8 @@ pub(super) fn expected_kernels<T: Scalar>(
 }
 
 /// Lanes per row for adding partial sums: about as many as a row has.
-const fn lanes(rows: usize, parts: usize) -> u32 {
-    match parts / if rows == 0 { 1 } else { rows } {
+const fn lanes(rows: usize, partial_sums: usize) -> u32 {
+    match partial_sums / if rows == 0 { 1 } else { rows } {
         0..3 => 1,
         3..12 => 4,
         _ => 32,
@@ -151,7 +151,7 @@ const fn lanes(rows: usize, parts: usize) -> u32 {
 
 impl<T: Scalar> DeviceBlocked<T> {
     pub(super) fn new(host: &HostBlocked<T>, gpu: Gpu) -> Result<Self, Error> {
-        let arrays = DeviceParts {
+        let arrays = DeviceArrays {
             hot: gpu.upload(&host.hot)?,
             tile_ptr: gpu.upload(&host.tiles.tile_ptr)?,
             windows: gpu.upload(&host.tiles.windows)?,
@@ -161,24 +161,24 @@ impl<T: Scalar> DeviceBlocked<T> {
             split_ptr: gpu.upload(&host.split.ptr)?,
             order: gpu.upload(&host.order)?,
         };
-        let parts = host.split.ptr[host.split.ptr.len() - 1] as usize;
+        let partial_sums = host.split.ptr[host.split.ptr.len() - 1] as usize;
         let widest = host.tiles.windows.iter().map(|[_, width]| *width).max().unwrap_or(0);
-        Self::of_parts(gpu, (host.nrows, host.ncols), arrays, widest, parts)
+        Self::of_arrays(gpu, (host.nrows, host.ncols), arrays, widest, partial_sums)
     }
 
     /// A matrix of arrays in GPU memory, with windows of at most `widest` columns and
-    /// `parts` partial sums.
-    pub(super) fn of_parts(
+    /// `partial_sums` partial sums.
+    pub(super) fn of_arrays(
         gpu: Gpu,
         (nrows, ncols): (usize, usize),
-        arrays: DeviceParts<T>,
+        arrays: DeviceArrays<T>,
         widest: u32,
-        parts: usize,
+        partial_sums: usize,
     ) -> Result<Self, Error> {
         let residency = Residency::of::<T>(gpu, arrays.bytes(), (nrows, ncols));
         let module = Module::of(FILE, residency);
         let kernel = |name: &str| gpu.kernel(module, &format!("blocked_{name}_{}", T::KIND));
-        let lanes = lanes(arrays.split_rows.len(), parts);
+        let lanes = lanes(arrays.split_rows.len(), partial_sums);
         let hot = arrays.hot.len();
         Ok(Self {
             nrows,
@@ -186,17 +186,17 @@ impl<T: Scalar> DeviceBlocked<T> {
             sum_tiles: SumTiles::new::<T>(widest, arrays.near.values.infix(), gpu, module)?,
             gather: kernel("gather")?,
             sum_far: kernel(&format!("far{}", arrays.far.values.infix()))?,
-            add_parts: kernel(&format!("add{lanes}"))?,
+            add_partial_sums: kernel(&format!("add{lanes}"))?,
             arrays,
             lanes,
             residency,
-            parts: Scratch::new(gpu, parts),
+            partial_sums: Scratch::new(gpu, partial_sums),
             hot_x: Scratch::new(gpu, hot),
         })
     }
 
     /// Returns the kernel that multiplies tiles, and its launch.
-    fn sum_tiles(&self, x: Ptr<T>, y: Ptr<T>, parts: Ptr<T>) -> (Kernel, Launch) {
+    fn sum_tiles(&self, x: Ptr<T>, y: Ptr<T>, partial_sums: Ptr<T>) -> (Kernel, Launch) {
         let pieces = self.arrays.near.pieces();
         let (kernel, launch) = match self.sum_tiles {
             SumTiles::Shared(kernel, bytes, resident) => {
@@ -214,7 +214,7 @@ impl<T: Scalar> DeviceBlocked<T> {
             pieces,
             targets: self.arrays.near.targets.ptr(),
             y,
-            parts,
+            partial_sums,
             nrows: self.nrows as u32,
             x,
             tile_ptr: self.arrays.tile_ptr.ptr(),
@@ -257,7 +257,7 @@ impl<T: Scalar> DeviceBlocked<T> {
 
 impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
     unsafe fn spmv(&self, queue: &Queue, x: Ptr<T>, y: Ptr<T>) -> Result<(), Error> {
-        let (parts, hot_x) = (self.parts.on(queue)?, self.hot_x.on(queue)?);
+        let (partial_sums, hot_x) = (self.partial_sums.on(queue)?, self.hot_x.on(queue)?);
         let hot = self.arrays.hot.len();
         if hot > 0 {
             let (cols, count) = (self.arrays.hot.ptr(), hot as u32);
@@ -266,8 +266,8 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
             // vectors are the caller's promise, here and below.
             unsafe { self.gather.launch(queue, Launch::over(hot, 1).with(params))? };
         }
-        let (kernel, launch) = self.sum_tiles(if hot > 0 { hot_x } else { x }, y, parts);
-        // SAFETY: the kernel is `blocked_window` or `blocked_near`, with room for all parts.
+        let (kernel, launch) = self.sum_tiles(if hot > 0 { hot_x } else { x }, y, partial_sums);
+        // SAFETY: the kernel is `blocked_window` or `blocked_near`, with room for all sums.
         unsafe { kernel.launch(queue, launch)? };
         let (values, value) = self.arrays.far.values.params();
         let launch = Self::warps(self.arrays.far.pieces()).with(kernels::blocked::Far {
@@ -279,7 +279,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
             pieces: self.arrays.far.pieces(),
             targets: self.arrays.far.targets.ptr(),
             y,
-            parts,
+            partial_sums,
             nrows: self.nrows as u32,
             x,
             l2_shares: self.residency.shares(),
@@ -288,11 +288,11 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
         unsafe { self.sum_far.launch(queue, launch)? };
         let (rows, ptr) = (self.arrays.split_rows.ptr(), self.arrays.split_ptr.ptr());
         let count = self.arrays.split_rows.len();
-        let params = kernels::blocked::Add { rows, ptr, count: count as u32, parts, y };
+        let params = kernels::blocked::Add { rows, ptr, count: count as u32, partial_sums, y };
         let launch = Launch::over(count, self.lanes).with(params);
-        // SAFETY: the kernel is `blocked_add`; all parts have been written, and the rows are those
-        // of `y`.
-        unsafe { self.add_parts.launch(queue, launch) }
+        // SAFETY: the kernel is `blocked_add`; all partial sums have been written, and the rows are
+        // those of `y`.
+        unsafe { self.add_partial_sums.launch(queue, launch) }
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
@@ -300,7 +300,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
     }
 
     fn values(&self) -> DeviceValueArrays<'_, T> {
-        let DeviceParts { near, far, .. } = &self.arrays;
+        let DeviceArrays { near, far, .. } = &self.arrays;
         let (near, far) = (near.values.array()?.numbers(), far.values.array()?.numbers());
         Ok(ValueArrays::Plain([near, far]))
     }

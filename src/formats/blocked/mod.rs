@@ -25,21 +25,21 @@
 //! lane has an end flag per entry, set at the last entry of a row within the piece, and the number
 //! of end flags of the lower lanes.
 //!
-//! A *run* is the entries of one row in one tile. A *part* is the portion of a run in one piece.
-//! Its *target* is the row, if it has all entries of the row. Otherwise the row is *split*, and the
-//! target is a partial sum. The partial sums of a row are added in a second step, always in the
-//! same order.
+//! A *cell* has the entries of one row in one tile, or its far entries: those in no tile. A
+//! *segment* has those of a cell in one piece. Its *target* is the row, if it has all entries of
+//! the row. Otherwise the row is *split*, and the target is a partial sum. The partial sums of a
+//! row are added in a second step, always in the same order.
 //!
 //! Each GPU block processes an equal share of the pieces and loads the windows that they need.
 //! Warps take pieces one after the other, so that no warp waits for a long row. The result does not
 //! depend on the assignment of pieces to warps.
 //!
-//! Invariants: `tile_ptr` and `piece_ptr` rise from 0 to the number of pieces and of parts; every
-//! piece has an end flag. After the last end flag a piece has only padding, with column 0 and value
-//! 0, whose products are never stored. The entries of a row are in the order of its
-//! tiles; if its columns are not sorted, `order` has their original positions.
+//! Invariants: `tile_ptr` and `piece_ptr` rise from 0 to the number of pieces and of segments;
+//! every piece has an end flag. After the last end flag a piece has only padding, with column 0 and
+//! value 0, whose products are never stored. The entries of a row are in the order of its tiles; if
+//! its columns are not sorted, `order` has their original positions.
 //!
-//! The working memory on a GPU is a sum for every part of a split row, and an element of `x` for
+//! The working memory on a GPU is a sum for every segment of a split row, and an element of `x` for
 //! every hot column. There is no kernel with the axpby epilogue.
 //!
 //! Source: cache blocking, Im & Yelick, ICCS 2001, and Nishtala, Vuduc, Demmel & Yelick, AAECC 18,
@@ -56,8 +56,8 @@ mod panel;
 mod plan;
 mod probe;
 
-use plan::Block;
 pub use plan::BlockedPlan;
+use plan::TileColumns;
 
 use super::values::{SlotValues, is_equal, without_same};
 use super::{
@@ -72,7 +72,7 @@ use crate::order::by_column;
 use crate::{Error, Scalar, ScalarKind};
 use constants::{BATCHES, LANE};
 use plan::KIB;
-use probe::{Blocking, Blocks};
+use probe::{Blocking, TileEstimate};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
@@ -117,12 +117,12 @@ impl Format for Blocked {
     }
 
     fn candidates(analysis: &Analysis, _: Costs<'_>, on: Target) -> Vec<BlockedPlan> {
-        /// Runs per entry beyond which writing and adding them costs more than gathers do.
-        const RUNS: f64 = 0.2;
+        /// Cells per entry beyond which writing and adding their sums costs more than gathers do.
+        const CELLS: f64 = 0.2;
         /// Minimum share of the entries in the hot columns.
         const HOT: f64 = 0.35;
-        /// Maximum number of entries of the longest row, because one warp adds the parts of a row.
-        /// With 40 rows of 214,000 an H200 takes 250 µs in place of 78.
+        /// Maximum number of entries of the longest row, because one warp adds its partial
+        /// sums. With 40 rows of 214,000 an H200 takes 250 µs in place of 78.
         const LONGEST: u32 = 1 << 16;
         /// Number of entries below which smaller windows are candidates too: every multiprocessor
         /// loads windows, however few entries it has.
@@ -132,12 +132,14 @@ impl Format for Blocked {
             return Vec::new();
         }
         let plan = |x, kib| BlockedPlan { x, kib, packed: is_equal(analysis) };
-        // In f64 a block has fewer columns: a promising candidate in f64 is promising in f32 too.
-        let blocks = blocking.with(plan(Block::Windows, KIB).columns(ScalarKind::F64));
-        match (blocks.runs <= RUNS, analysis.rows.nnz < FEW) {
-            (true, true) => vec![plan(Block::Windows, KIB), plan(Block::Windows, KIB / 4)],
-            (true, false) => vec![plan(Block::Windows, KIB)],
-            (false, _) if blocks.hot >= HOT => vec![plan(Block::Hot, KIB)],
+        // In f64 a tile has fewer columns: a promising candidate in f64 is promising in f32 too.
+        let measured = blocking.with(plan(TileColumns::Windows, KIB).columns(ScalarKind::F64));
+        match (measured.cells <= CELLS, analysis.rows.nnz < FEW) {
+            (true, true) => {
+                vec![plan(TileColumns::Windows, KIB), plan(TileColumns::Windows, KIB / 4)]
+            }
+            (true, false) => vec![plan(TileColumns::Windows, KIB)],
+            (false, _) if measured.hot >= HOT => vec![plan(TileColumns::Hot, KIB)],
             (false, _) => Vec::new(),
         }
     }
@@ -151,12 +153,12 @@ impl Format for Blocked {
         let (near, far) =
             (estimate.near.div_ceil(PIECE as u64), estimate.far.div_ceil(PIECE as u64));
         let pieces = near + estimate.tiles + far;
-        let parts = estimate.runs + pieces;
+        let segments = estimate.cells + pieces;
         let size = scalar.size() as u64;
         let slots = pieces * PIECE as u64;
         let value = if plan.packed && is_equal(analysis) { 0 } else { size };
         let flags = slots / LANE as u64 * 2;
-        let tables = 4 * (parts + pieces + 2) + 12 * estimate.tiles + 8 * estimate.split_rows;
+        let tables = 4 * (segments + pieces + 2) + 12 * estimate.tiles + 8 * estimate.split_rows;
         let sorted = Blocking::of(analysis).is_none_or(|blocking| blocking.sorted);
         let order = if sorted { 0 } else { 4 * analysis.rows.nnz };
         let wide = far * PIECE as u64;
@@ -168,14 +170,14 @@ impl Format for Blocked {
                 + order
                 + 4 * estimate.hot,
             vector_bytes: vector_bytes(analysis, scalar),
-            scratch_bytes: 2 * size * (parts.saturating_sub(estimate.whole_rows) + estimate.hot),
+            scratch_bytes: 2 * size * (segments.saturating_sub(estimate.whole_rows) + estimate.hot),
             slots,
             gathered: wide,
             rows: analysis.rows.nrows as u64,
-            starts: parts,
+            starts: segments,
             relaunches: match plan.x {
-                Block::Windows => 1,
-                Block::Hot => 3,
+                TileColumns::Windows => 1,
+                TileColumns::Hot => 3,
             },
             ..Work::default()
         }
@@ -188,10 +190,10 @@ impl Format for Blocked {
 
     fn kernel(plan: &BlockedPlan, _: Target) -> &'static str {
         match (plan.x, plan.packed) {
-            (Block::Windows, false) => "blocked",
-            (Block::Windows, true) => "blocked.same",
-            (Block::Hot, false) => "blocked.hot",
-            (Block::Hot, true) => "blocked.hot.same",
+            (TileColumns::Windows, false) => "blocked",
+            (TileColumns::Windows, true) => "blocked.same",
+            (TileColumns::Hot, false) => "blocked.hot",
+            (TileColumns::Hot, true) => "blocked.hot.same",
         }
     }
 
@@ -233,8 +235,8 @@ struct Estimate {
     near: u64,
     far: u64,
     tiles: u64,
-    /// Runs. Every piece adds at most one part.
-    runs: u64,
+    /// Non-empty cells. Every piece adds at most one segment.
+    cells: u64,
     /// Rows whose sum is written directly, and rows that are split or empty.
     whole_rows: u64,
     split_rows: u64,
@@ -246,25 +248,26 @@ impl Estimate {
     fn new(plan: &BlockedPlan, analysis: &Analysis, scalar: ScalarKind) -> Self {
         let rows = &analysis.rows;
         let columns = plan.columns(scalar);
-        let blocks = Blocking::of(analysis)
+        let measured = Blocking::of(analysis)
             .map_or_else(|| Self::unmeasured(analysis, columns), |b| b.with(columns));
         let full = rows.nrows as u64 - rows.empty_rows;
         match plan.x {
-            Block::Windows => {
-                let runs =
-                    ((blocks.runs * rows.nnz as f64).ceil() as u64).clamp(full, rows.nnz.max(full));
-                let tiles = ((blocks.tiles * rows.nnz as f64).ceil() as u64).min(rows.nnz);
-                // Rows with a second run: at most the number of runs beyond the first of each row.
-                let cut = full.min(runs - full);
+            TileColumns::Windows => {
+                let cells = ((measured.cells * rows.nnz as f64).ceil() as u64)
+                    .clamp(full, rows.nnz.max(full));
+                let tiles = ((measured.tiles * rows.nnz as f64).ceil() as u64).min(rows.nnz);
+                // Rows with a second cell: at most the number of cells beyond the first of each
+                // row.
+                let cut = full.min(cells - full);
                 let (whole_rows, split_rows) = (full - cut, rows.empty_rows + cut);
-                Self { near: rows.nnz, tiles, runs, whole_rows, split_rows, ..Self::default() }
+                Self { near: rows.nnz, tiles, cells, whole_rows, split_rows, ..Self::default() }
             }
-            Block::Hot => {
-                let near = (blocks.hot * rows.nnz as f64) as u64;
+            TileColumns::Hot => {
+                let near = (measured.hot * rows.nnz as f64) as u64;
                 // Rows with only hot entries or none, assuming that each entry is hot
                 // independently.
                 let in_one = |length: u32| {
-                    blocks.hot.powf(length.into()) + (1.0 - blocks.hot).powf(length.into())
+                    measured.hot.powf(length.into()) + (1.0 - measured.hot).powf(length.into())
                 };
                 let classes = rows.histogram.classes().iter().filter(|(length, _)| *length > 0);
                 let whole: f64 =
@@ -272,14 +275,14 @@ impl Estimate {
                 let whole_rows = (whole as u64).min(full);
                 let split_rows = rows.nrows as u64 - whole_rows;
                 let hot = u64::from(columns).min(rows.ncols as u64).min(rows.nnz);
-                let (runs, tiles) = (2 * full - whole_rows, u64::from(rows.nnz > 0));
-                Self { near, far: rows.nnz - near, tiles, runs, whole_rows, split_rows, hot }
+                let (cells, tiles) = (2 * full - whole_rows, u64::from(rows.nnz > 0));
+                Self { near, far: rows.nnz - near, tiles, cells, whole_rows, split_rows, hot }
             }
         }
     }
 
     /// Bound for matrices without a measurement.
-    fn unmeasured(analysis: &Analysis, columns: u32) -> Blocks {
+    fn unmeasured(analysis: &Analysis, columns: u32) -> TileEstimate {
         let rows = &analysis.rows;
         let nnz = rows.nnz.max(1) as f64;
         let windows = (rows.ncols as f64 / f64::from(columns)).ceil();
@@ -287,7 +290,7 @@ impl Estimate {
         // A panel has at least four entries per column; the last panel has the remaining rows.
         let tiles = (0.25 / f64::from(columns) + windows / nnz).min(1.0);
         let hot = (f64::from(columns) / rows.ncols.max(1) as f64).min(1.0);
-        Blocks { columns, runs: (full * windows / nnz).min(1.0), tiles, hot }
+        TileEstimate { columns, cells: (full * windows / nnz).min(1.0), tiles, hot }
     }
 }
 
@@ -324,12 +327,12 @@ struct TileTable {
 struct Pieces<T, C> {
     cols: Vec<C>,
     values: SlotValues<T>,
-    /// One word per lane: a bit for each entry that ends a part, above them the number of ends in
-    /// the lanes before.
+    /// One word per lane: a bit for each entry that ends a segment, above them the number of ends
+    /// in the lanes before.
     flags: Vec<u16>,
-    /// First part of each piece, and the number of parts.
+    /// First segment of each piece, and the number of segments.
     piece_ptr: Vec<u32>,
-    /// Target of every part: a row, or the number of rows plus that of a partial sum.
+    /// Target of every segment: a row, or the number of rows plus that of a partial sum.
     targets: Vec<u32>,
     /// Bounds of the pieces of each thread.
     bounds: Box<[usize]>,
@@ -357,26 +360,26 @@ impl<T: Scalar, C: Copy + Into<u32>> Pieces<T, C> {
     }
 
     /// Calls `visit` for every entry of a piece with its column and value, and at the last entry of
-    /// each part with the target of the part.
+    /// each segment with its target.
     #[inline(always)]
     fn for_each_entry(&self, piece: usize, mut visit: impl FnMut(u32, T, Option<u32>)) {
-        let mut part = self.piece_ptr[piece] as usize;
+        let mut segment = self.piece_ptr[piece] as usize;
         let end = self.piece_ptr[piece + 1] as usize;
         for i in piece * PIECE..(piece + 1) * PIECE {
-            if part == end {
+            if segment == end {
                 return;
             }
             let batch = i / BATCH * BATCH;
             let col = self.cols[batch + place(i % BATCH, size_of::<C>())].into();
             let value = self.values.at(batch + place(i % BATCH, size_of::<T>()));
             let ends = self.flags[i / LANE] >> (i % LANE) & 1 == 1;
-            visit(col, value, ends.then(|| self.targets[part]));
-            part += usize::from(ends);
+            visit(col, value, ends.then(|| self.targets[segment]));
+            segment += usize::from(ends);
         }
     }
 
-    /// Calls `visit` for every part in a piece with its target and its columns and values.
-    fn for_each_part(&self, piece: usize, mut visit: impl FnMut(u32, &[(u32, T)])) {
+    /// Calls `visit` for every segment in a piece with its target and its columns and values.
+    fn for_each_segment(&self, piece: usize, mut visit: impl FnMut(u32, &[(u32, T)])) {
         let mut entries = Vec::with_capacity(PIECE);
         self.for_each_entry(piece, |col, value, target| {
             entries.push((col, value));
@@ -414,20 +417,20 @@ impl<T: Scalar> HostBlocked<T> {
     fn row_of(&self, target: u32) -> usize {
         match (target as usize).checked_sub(self.nrows) {
             None => target as usize,
-            Some(part) => {
-                let after = self.split.ptr.partition_point(|&first| first as usize <= part);
+            Some(sum) => {
+                let after = self.split.ptr.partition_point(|&first| first as usize <= sum);
                 self.split.rows[after - 1] as usize
             }
         }
     }
 
-    /// Calls `visit` for every part with its row, its columns in the matrix and its values.
-    fn for_each_part(&self, mut visit: impl FnMut(usize, &[(u32, T)])) {
+    /// Calls `visit` for every segment with its row, its columns in the matrix and its values.
+    fn for_each_segment(&self, mut visit: impl FnMut(usize, &[(u32, T)])) {
         let mut global = Vec::new();
         for tile in 0..self.tiles.len() {
             let first_col = self.tiles.windows[tile][0];
             for piece in self.tiles.pieces(tile) {
-                self.near.for_each_part(piece, |target, entries| {
+                self.near.for_each_segment(piece, |target, entries| {
                     let col =
                         |col: u32| self.hot.get(col as usize).copied().unwrap_or(first_col + col);
                     global.clear();
@@ -437,7 +440,7 @@ impl<T: Scalar> HostBlocked<T> {
             }
         }
         for piece in 0..self.far.pieces() {
-            self.far.for_each_part(piece, |target, entries| visit(self.row_of(target), entries));
+            self.far.for_each_segment(piece, |target, entries| visit(self.row_of(target), entries));
         }
     }
 }
@@ -449,15 +452,15 @@ impl<T: Scalar> HostMatrix<T> for HostBlocked<T> {
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {
         let mut row_ptr = try_zeroed(self.nrows + 1)?;
-        self.for_each_part(|row, entries| row_ptr[row + 1] += entries.len());
+        self.for_each_segment(|row, entries| row_ptr[row + 1] += entries.len());
         for row in 0..self.nrows {
             row_ptr[row + 1] += row_ptr[row];
         }
         let mut next = try_copied(&row_ptr)?;
         let mut entries = filled(row_ptr[self.nrows], (0, T::ZERO))?;
-        self.for_each_part(|row, part| {
-            entries[next[row]..next[row] + part.len()].copy_from_slice(part);
-            next[row] += part.len();
+        self.for_each_segment(|row, segment| {
+            entries[next[row]..next[row] + segment.len()].copy_from_slice(segment);
+            next[row] += segment.len();
         });
         let (mut col_idx, mut values) = (try_zeroed(entries.len())?, try_zeroed(entries.len())?);
         for row in row_ptr.windows(2).map(|ends| ends[0]..ends[1]) {

@@ -1,13 +1,13 @@
-//! Packing: the runs of rows in tiles are listed and sorted by tile, which gives the position of
-//! each. Then all pieces are filled independently.
+//! Packing: the cells of all tiles are listed and sorted by tile, which gives the position of each.
+//! Then all pieces are filled independently.
 
 use super::constants::COLD;
 use super::cpu::Spare;
 use super::order::{self, TASK, tasks};
 use super::panel::{Panel, PanelRows};
 use super::{
-    BATCH, Block, BlockedPlan, HostBlocked, LANE, PIECE, Pieces, SlotValues, SplitRows, TileTable,
-    place,
+    BATCH, BlockedPlan, HostBlocked, LANE, PIECE, Pieces, SlotValues, SplitRows, TileColumns,
+    TileTable, place,
 };
 use crate::device::cpu::{Output, partition};
 use crate::formats::values::common;
@@ -20,13 +20,14 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Entries of a row that are classified as hot or not together: a piece reads those of the runs
+/// Entries of a row that are classified as hot or not together: a piece reads those of the cells
 /// that it begins and ends in again.
-const MAX_RUN: usize = 1024;
+const MAX_ENTRIES: usize = 1024;
 
-/// Entries of one row in one tile. Two consecutive runs may belong to the same row.
+/// Consecutive entries of a cell: with `kib` all, with `hot` those among [`MAX_ENTRIES`] entries of
+/// the row.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct CellRange {
     /// Number of its window, replaced by that of its tile.
     tile: u32,
     row: u32,
@@ -43,7 +44,7 @@ pub(super) fn pack<T: Scalar>(
     pack_columns(plan, plan.columns(T::KIND), a)
 }
 
-/// Packs a matrix with blocks of `columns` columns, a multiple of 8.
+/// Packs a matrix with tiles of at most `columns` columns, a multiple of 8.
 pub(super) fn pack_columns<T: Scalar>(
     plan: &BlockedPlan,
     columns: u32,
@@ -51,23 +52,23 @@ pub(super) fn pack_columns<T: Scalar>(
 ) -> Result<HostBlocked<T>, Error> {
     let equal = plan.packed.then(|| common(a.values())).flatten();
     let (order, packed) = match plan.x {
-        Block::Windows => {
+        TileColumns::Windows => {
             let panels = panels(a.columns(), columns, plan)?;
             let (order, arranged) = order::by_windows(a, &panels)?;
             let a = arranged.as_ref().map_or(a, CsrMatrix::view);
-            let (runs, windows) = runs(a.columns(), &panels)?;
+            let (cells, windows) = cells(a.columns(), &panels)?;
             let entries = Contiguous { a: a.columns(), windows: &windows };
             let filler = Filler { plan, a, equal };
-            let (tile_ptr, near) = filler.fill(&runs, &entries)?;
+            let (tile_ptr, near) = filler.fill(&cells, &entries)?;
             let (_, far) = filler.fill::<u32>(&[], &entries)?;
             let tiles = TileTable { tile_ptr, windows };
             (order, Packed { hot: Vec::new(), tiles, near, far })
         }
-        Block::Hot => {
+        TileColumns::Hot => {
             let hot = hottest(a.columns(), columns as usize)?;
             let mut numbers = filled(a.ncols(), COLD)?;
             (0..).zip(&hot).for_each(|(number, &col)| numbers[col as usize] = number);
-            let (near, far) = hot_and_other_runs(a.columns(), &numbers)?;
+            let (near, far) = hot_and_other_cells(a.columns(), &numbers)?;
             let windows = if near.is_empty() { Vec::new() } else { vec![[0, hot.len() as u32]] };
             let entries = |hot| Classified { a: a.columns(), numbers: &numbers, hot };
             let filler = Filler { plan, a, equal };
@@ -84,8 +85,8 @@ pub(super) fn pack_columns<T: Scalar>(
     };
     let Packed { hot, tiles, mut near, mut far } = packed;
     let split = targets(plan, a.nrows(), [&mut near.targets, &mut far.targets])?;
-    let parts = split.ptr[split.ptr.len() - 1] as usize;
-    let (nrows, ncols, scratch) = (a.nrows(), a.ncols(), Spare::of(parts + hot.len())?);
+    let partial_sums = split.ptr[split.ptr.len() - 1] as usize;
+    let (nrows, ncols, scratch) = (a.nrows(), a.ncols(), Spare::of(partial_sums + hot.len())?);
     Ok(HostBlocked { nrows, ncols, hot, tiles, near, far, split, order, scratch })
 }
 
@@ -100,10 +101,8 @@ struct Packed<T> {
 /// Returns `found` as 32 bits, or an error if it is larger.
 pub(super) fn check(plan: &BlockedPlan, what: &str, found: u64) -> Result<u32, Error> {
     u32::try_from(found).map_err(|_| {
-        let message = format!(
-            "it would have {found} {what}, and there can be {}; take larger blocks",
-            u32::MAX
-        );
+        let message =
+            format!("it would have {found} {what}, and there can be {}; take more KiB", u32::MAX);
         Error::PlanLimit { plan: format!("blocked{plan}"), message }
     })
 }
@@ -124,45 +123,54 @@ fn panels(a: CsrColumns<'_>, columns: u32, plan: &BlockedPlan) -> Result<Vec<(Pa
     Ok(panels)
 }
 
-/// Runs of all rows in the windows of their panels, by tile and then by row, and the first column
-/// and the width of every tile. Rows are in the order of their windows.
-fn runs(a: CsrColumns<'_>, panels: &[(Panel, u32)]) -> Result<(Vec<Run>, Vec<[u32; 2]>), Error> {
-    // A row has at most as many runs as windows and entries; joining the lists takes as much again.
-    let runs = panels.iter().map(|(panel, _)| panel.rows.len() * panel.windows as usize).sum();
-    check_room(a.nnz().min(runs).saturating_mul(2 * size_of::<Run>()))?;
+/// Non-empty cells of all rows in the windows of their panels, by tile and then by row, and the
+/// first column and the width of every tile. Rows are in the order of their windows.
+fn cells(
+    a: CsrColumns<'_>,
+    panels: &[(Panel, u32)],
+) -> Result<(Vec<CellRange>, Vec<[u32; 2]>), Error> {
+    // A row has at most as many cells as windows and entries; joining the lists takes as much
+    // again.
+    let cells = panels.iter().map(|(panel, _)| panel.rows.len() * panel.windows as usize).sum();
+    check_room(a.nnz().min(cells).saturating_mul(2 * size_of::<CellRange>()))?;
     let tasks: Vec<_> = panels
         .iter()
         .flat_map(|(panel, first)| {
             tasks(a.row_ptr(), panel.rows.clone()).map(move |rows| (panel, *first, rows))
         })
         .collect();
-    let runs = parallel::map(tasks.len(), 1, |task| {
+    let cells = parallel::map(tasks.len(), 1, |task| {
         let (panel, first_window, rows) = &tasks[task];
-        let mut runs = Vec::new();
+        let mut cells = Vec::new();
         for row in rows.clone() {
             let mut first = 0;
             let most = a.row(row).len().min(panel.windows as usize);
-            reserve(&mut runs, most)?;
-            panel.for_each_run(a.row(row), |window, count| {
+            reserve(&mut cells, most)?;
+            panel.for_each_cell(a.row(row), |window, count| {
                 let count = count as u32;
-                runs.push(Run { tile: first_window + window, row: row as u32, first, count });
+                cells.push(CellRange {
+                    tile: first_window + window,
+                    row: row as u32,
+                    first,
+                    count,
+                });
                 first += count;
             });
         }
-        Ok(runs)
+        Ok(cells)
     });
-    let mut runs = joined(&runs.into_iter().collect::<Result<Vec<_>, Error>>()?)?;
-    // A stable sort would need memory; the runs are in this order of rows.
-    runs.par_sort_unstable_by_key(|run| (run.tile, run.row, run.first));
+    let mut cells = joined(&cells.into_iter().collect::<Result<Vec<_>, Error>>()?)?;
+    // A stable sort would need memory; the cells are in this order of rows.
+    cells.par_sort_unstable_by_key(|cell| (cell.tile, cell.row, cell.first));
     let mut windows = Vec::new();
-    for tile in runs.chunk_by_mut(|a, b| a.tile == b.tile) {
+    for tile in cells.chunk_by_mut(|a, b| a.tile == b.tile) {
         let number = tile[0].tile;
         let (panel, first) = &panels[panels.partition_point(|(_, first)| *first <= number) - 1];
         let first_col = panel.first_col + (number - first) * panel.width;
-        tile.iter_mut().for_each(|run| run.tile = windows.len() as u32);
+        tile.iter_mut().for_each(|cell| cell.tile = windows.len() as u32);
         push(&mut windows, [first_col, panel.width.min(a.ncols() as u32 - first_col)])?;
     }
-    Ok((runs, windows))
+    Ok((cells, windows))
 }
 
 /// Columns with the most entries, in ascending order: at most `count`, none of them empty. Of
@@ -191,37 +199,40 @@ fn hottest(a: CsrColumns<'_>, count: usize) -> Result<Vec<u32>, Error> {
     Ok(hot)
 }
 
-/// Runs of all rows in hot columns, and runs in the other columns.
-fn hot_and_other_runs(a: CsrColumns<'_>, numbers: &[u32]) -> Result<(Vec<Run>, Vec<Run>), Error> {
+/// Non-empty cells of all rows in hot columns, and those in the other columns.
+fn hot_and_other_cells(
+    a: CsrColumns<'_>,
+    numbers: &[u32],
+) -> Result<(Vec<CellRange>, Vec<CellRange>), Error> {
     let tasks: Vec<_> = tasks(a.row_ptr(), 0..a.nrows()).collect();
-    let runs = parallel::map(tasks.len(), 1, |task| {
+    let cells = parallel::map(tasks.len(), 1, |task| {
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for row in tasks[task].clone() {
-            for (i, cols) in a.row(row).chunks(MAX_RUN).enumerate() {
-                let (row, first) = (row as u32, (i * MAX_RUN) as u32);
+            for (i, cols) in a.row(row).chunks(MAX_ENTRIES).enumerate() {
+                let (row, first) = (row as u32, (i * MAX_ENTRIES) as u32);
                 let hot = cols.iter().filter(|&&col| numbers[col as usize] != COLD).count() as u32;
                 let cold = cols.len() as u32 - hot;
-                for (tile, count, runs) in [(0, hot, &mut near), (1, cold, &mut far)] {
+                for (tile, count, cells) in [(0, hot, &mut near), (1, cold, &mut far)] {
                     if count > 0 {
-                        push(runs, Run { tile, row, first, count })?;
+                        push(cells, CellRange { tile, row, first, count })?;
                     }
                 }
             }
         }
         Ok((near, far))
     });
-    let (near, far): (Vec<_>, Vec<_>) = runs.into_iter().collect::<Result<_, Error>>()?;
+    let (near, far): (Vec<_>, Vec<_>) = cells.into_iter().collect::<Result<_, Error>>()?;
     Ok((joined(&near)?, joined(&far)?))
 }
 
-/// Positions of the entries of a run.
+/// Positions of the entries of a cell.
 trait EntrySource: Sync {
-    /// Calls `visit` for part of the entries of a run, with the number of each in the matrix and
-    /// its column in the tile.
-    fn for_each(&self, run: &Run, part: Range<u32>, visit: impl FnMut(usize, u32));
+    /// Calls `visit` for a range of the entries, with the number of each in the matrix and its
+    /// column in the tile.
+    fn for_each(&self, cell: &CellRange, range: Range<u32>, visit: impl FnMut(usize, u32));
 }
 
-/// Runs whose entries are consecutive in the matrix.
+/// Cells whose entries are consecutive in the matrix.
 struct Contiguous<'a> {
     a: CsrColumns<'a>,
     windows: &'a [[u32; 2]],
@@ -229,16 +240,16 @@ struct Contiguous<'a> {
 
 impl EntrySource for Contiguous<'_> {
     #[inline(always)]
-    fn for_each(&self, run: &Run, part: Range<u32>, mut visit: impl FnMut(usize, u32)) {
-        let first = self.a.row_ptr()[run.row as usize] + run.first as usize;
-        let first_col = self.windows[run.tile as usize][0];
-        for k in first + part.start as usize..first + part.end as usize {
+    fn for_each(&self, cell: &CellRange, range: Range<u32>, mut visit: impl FnMut(usize, u32)) {
+        let first = self.a.row_ptr()[cell.row as usize] + cell.first as usize;
+        let first_col = self.windows[cell.tile as usize][0];
+        for k in first + range.start as usize..first + range.end as usize {
             visit(k, self.a.col_idx()[k] - first_col);
         }
     }
 }
 
-/// Runs whose entries alternate with others in the matrix: the hot entries, or those that are not
+/// Cells whose entries alternate with others in the matrix: the hot entries, or those that are not
 /// hot.
 struct Classified<'a> {
     a: CsrColumns<'a>,
@@ -249,13 +260,13 @@ struct Classified<'a> {
 
 impl EntrySource for Classified<'_> {
     #[inline(always)]
-    fn for_each(&self, run: &Run, part: Range<u32>, mut visit: impl FnMut(usize, u32)) {
-        let (mut k, mut counted) = (self.a.row_ptr()[run.row as usize] + run.first as usize, 0);
-        while counted < part.end {
+    fn for_each(&self, cell: &CellRange, range: Range<u32>, mut visit: impl FnMut(usize, u32)) {
+        let (mut k, mut counted) = (self.a.row_ptr()[cell.row as usize] + cell.first as usize, 0);
+        while counted < range.end {
             let col = self.a.col_idx()[k];
             let number = self.numbers[col as usize];
             if (number != COLD) == self.hot {
-                if counted >= part.start {
+                if counted >= range.start {
                     visit(k, if self.hot { number } else { col });
                 }
                 counted += 1;
@@ -283,52 +294,56 @@ impl Column for u32 {
     }
 }
 
-/// Runs in the order of their tiles, and the first slot of each: the entries of a tile are
+/// Cells in the order of their tiles, and the first slot of each: the entries of a tile are
 /// consecutive, and every tile begins with a new piece.
-struct RunLayout<'a> {
-    runs: &'a [Run],
+struct CellLayout<'a> {
+    cells: &'a [CellRange],
     slots: Vec<usize>,
 }
 
-impl<'a> RunLayout<'a> {
-    /// Assigns slots to runs. Also returns the first piece of every tile, and the number of pieces.
-    fn new(runs: &'a [Run]) -> Result<(Self, Vec<usize>), Error> {
-        let (mut slots, mut tile_ptr) = (reserved(runs.len())?, vec![0]);
+impl<'a> CellLayout<'a> {
+    /// Assigns slots to cells. Also returns the first piece of every tile, and the number of
+    /// pieces.
+    fn new(cells: &'a [CellRange]) -> Result<(Self, Vec<usize>), Error> {
+        let (mut slots, mut tile_ptr) = (reserved(cells.len())?, vec![0]);
         let mut slot = 0;
-        for tile in runs.chunk_by(|a, b| a.tile == b.tile) {
-            for run in tile {
+        for tile in cells.chunk_by(|a, b| a.tile == b.tile) {
+            for cell in tile {
                 slots.push(slot);
-                slot += run.count as usize;
+                slot += cell.count as usize;
             }
             slot = slot.next_multiple_of(PIECE);
             push(&mut tile_ptr, slot / PIECE)?;
         }
-        Ok((Self { runs, slots }, tile_ptr))
+        Ok((Self { cells, slots }, tile_ptr))
     }
 
-    /// Contents of a piece: each run, the part of it in the piece, its first slot within the piece,
-    /// and true if its row ends there.
-    fn within(&self, piece: usize) -> impl Iterator<Item = (&'a Run, Range<u32>, usize, bool)> {
+    /// Contents of a piece: each cell, the range of its entries in the piece, their first slot
+    /// within the piece, and true if they end a segment.
+    fn within(
+        &self,
+        piece: usize,
+    ) -> impl Iterator<Item = (&'a CellRange, Range<u32>, usize, bool)> {
         let (start, end) = (piece * PIECE, (piece + 1) * PIECE);
-        // The run that begins before or with the piece contains its first slot: no piece has only
+        // The cell that begins before or with the piece contains its first slot: no piece has only
         // padding.
         let first = self.slots.partition_point(|&slot| slot <= start) - 1;
         let behind = first + self.slots[first..].partition_point(|&slot| slot < end);
         (first..behind).map(move |i| {
-            let (run, slot) = (&self.runs[i], self.slots[i]);
+            let (cell, slot) = (&self.cells[i], self.slots[i]);
             let from = start.saturating_sub(slot);
-            let to = (run.count as usize).min(end - slot);
-            let ends = i + 1 == behind || self.runs[i + 1].row != run.row;
-            (run, from as u32..to as u32, slot + from - start, ends)
+            let to = (cell.count as usize).min(end - slot);
+            let ends = i + 1 == behind || self.cells[i + 1].row != cell.row;
+            (cell, from as u32..to as u32, slot + from - start, ends)
         })
     }
 
-    /// Rows of the parts in a piece.
+    /// Rows of the segments in a piece.
     fn rows_of(&self, piece: usize) -> impl Iterator<Item = u32> {
-        self.within(piece).filter(|part| part.3).map(|part| part.0.row)
+        self.within(piece).filter_map(|(cell, _, _, ends)| ends.then_some(cell.row))
     }
 
-    /// Numbers of the rows of every piece, and all rows, by piece.
+    /// Number of segments of every piece, and the rows of all segments, by piece.
     fn targets(&self, pieces: usize) -> (Vec<usize>, Vec<u32>) {
         let rows = parallel::map(pieces, 1, |piece| self.rows_of(piece).collect::<Vec<_>>());
         (rows.iter().map(Vec::len).collect(), rows.concat())
@@ -343,14 +358,14 @@ struct Filler<'a, T> {
 }
 
 impl<T: Scalar> Filler<'_, T> {
-    /// Assigns slots to runs and fills the pieces. Also returns the first piece of every tile.
-    /// In place of its target each part has its row.
+    /// Assigns slots to cells and fills the pieces. Also returns the first piece of every tile.
+    /// In place of its target each segment has its row.
     fn fill<C: Column>(
         &self,
-        runs: &[Run],
+        cells: &[CellRange],
         entries: &impl EntrySource,
     ) -> Result<(Vec<u32>, Pieces<T, C>), Error> {
-        let (layout, tile_ptr) = RunLayout::new(runs)?;
+        let (layout, tile_ptr) = CellLayout::new(cells)?;
         let pieces = tile_ptr[tile_ptr.len() - 1];
         check(self.plan, "pieces", pieces as u64)?;
         let (counts, targets) = layout.targets(pieces);
@@ -358,7 +373,7 @@ impl<T: Scalar> Filler<'_, T> {
         let mut before = 0;
         for count in counts {
             before += count as u64;
-            piece_ptr.push(check(self.plan, "parts", before)?);
+            piece_ptr.push(check(self.plan, "segments", before)?);
         }
         let mut cols = try_zeroed::<C>(pieces * PIECE)?;
         let mut flags = try_zeroed::<u16>(pieces * PIECE / LANE)?;
@@ -369,10 +384,10 @@ impl<T: Scalar> Filler<'_, T> {
         let shared = values.array_mut().ok().map(|values| Output::new(values));
         let slots = cols.chunks_mut(PIECE).zip(flags.chunks_mut(PIECE / LANE));
         parallel::for_each_item(slots.enumerate(), |(piece, (cols, flags))| {
-            for (run, part, first, ends) in layout.within(piece) {
-                let last = first + part.len() - 1;
+            for (cell, range, first, ends) in layout.within(piece) {
+                let last = first + range.len() - 1;
                 let mut slot = first;
-                entries.for_each(run, part, |k, col| {
+                entries.for_each(cell, range, |k, col| {
                     let batch = slot / BATCH * BATCH;
                     cols[batch + place(slot % BATCH, size_of::<C>())] = C::of(col);
                     if let Some(values) = shared {
@@ -393,7 +408,7 @@ impl<T: Scalar> Filler<'_, T> {
     }
 }
 
-/// Bounds of the parts of `pieces` pieces.
+/// Bounds of the pieces of each thread.
 pub(super) fn bounds(pieces: usize) -> Box<[usize]> {
     partition(pieces, 1, |pieces| (pieces * PIECE) as u64)
 }
@@ -410,14 +425,14 @@ fn count_ends(flags: &mut [u16]) {
     }
 }
 
-/// Replaces the rows of all parts by targets, in the given order.
+/// Replaces the rows of all segments by targets, in the given order.
 fn targets(
     plan: &BlockedPlan,
     nrows: usize,
-    parts: [&mut Vec<u32>; 2],
+    segments: [&mut Vec<u32>; 2],
 ) -> Result<SplitRows, Error> {
     let mut next = try_zeroed::<u32>(nrows)?;
-    parts.iter().for_each(|rows| rows.iter().for_each(|&row| next[row as usize] += 1));
+    segments.iter().for_each(|rows| rows.iter().for_each(|&row| next[row as usize] += 1));
     let (mut rows, mut ptr, mut sums) = (Vec::new(), vec![0], 0u64);
     for (row, next) in (0..).zip(&mut next) {
         let count = std::mem::replace(next, row);
@@ -429,7 +444,7 @@ fn targets(
         }
     }
     check(plan, "rows and partial sums", nrows as u64 + sums)?;
-    for row in parts.into_iter().flatten() {
+    for row in segments.into_iter().flatten() {
         let next = &mut next[*row as usize];
         *row = *next;
         *next += 1;

@@ -1,4 +1,4 @@
-//! Panels: rows that reuse the part of `x` they share.
+//! Panels: rows that reuse the elements of `x` they share.
 
 use super::constants::{LEAST_DENSITY, MOST_DENSITY, PANEL_ALIGN};
 use crate::Error;
@@ -53,9 +53,9 @@ impl Panel {
         (window, u64::from(self.first_col) + (u64::from(window) + 1) * u64::from(self.width))
     }
 
-    /// Calls `visit` with the window and the length of every run of a row: consecutive entries that
-    /// lie in the same window. The windows of the row must not decrease.
-    pub(super) fn for_each_run(&self, mut cols: &[u32], mut visit: impl FnMut(u32, usize)) {
+    /// Calls `visit` with the window and the number of entries of every non-empty cell of a row:
+    /// its entries in one window, which are consecutive. The windows of the row must not decrease.
+    pub(super) fn for_each_cell(&self, mut cols: &[u32], mut visit: impl FnMut(u32, usize)) {
         while let Some(&first) = cols.first() {
             let (window, end) = self.window(first);
             let len = cols.partition_point(|&col| u64::from(col) < end);
@@ -229,10 +229,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_runs_of_a_row_by_hand() {
+    fn the_cells_of_a_row_by_hand() {
         let panel = Panel { rows: 0..1, first_col: 8, windows: 3, width: 16 };
-        let mut runs = Vec::new();
-        panel.for_each_run(&[8, 23, 40, 41, 41], |window, len| runs.push((window, len)));
-        assert_eq!(runs, [(0, 2), (2, 3)]);
+        let mut cells = Vec::new();
+        panel.for_each_cell(&[8, 23, 40, 41, 41], |window, len| cells.push((window, len)));
+        assert_eq!(cells, [(0, 2), (2, 3)]);
     }
 }

@@ -7,17 +7,17 @@ use std::fmt::{self, Display};
 /// Plan `blocked(kib:K)` or `blocked(hot:K)`, each optionally with `values:packed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockedPlan {
-    /// Columns whose `x` is in shared memory.
-    pub(super) x: Block,
+    /// Columns of a tile, whose `x` is in shared memory.
+    pub(super) x: TileColumns,
     /// KiB of shared memory for `x`, from 1 to 256.
     pub(super) kib: u32,
     /// `values:packed`: if all values have the same bits, only one is stored.
     pub(super) packed: bool,
 }
 
-/// Part of `x` that a GPU block stages in shared memory.
+/// Columns of a tile: a GPU block stages their `x` in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Block {
+pub(super) enum TileColumns {
     /// `kib:K`: the `x` of consecutive columns, one window after the other.
     Windows,
     /// `hot:K`: the `x` of the columns with the most entries.
@@ -44,8 +44,8 @@ impl BlockedPlan {
             (Some(_), Some(_)) => {
                 return Err(args.error("it takes `kib` or `hot`, not both".to_owned()));
             }
-            (None, Some(kib)) => (Block::Hot, kib),
-            (kib, None) => (Block::Windows, kib.unwrap_or(KIB)),
+            (None, Some(kib)) => (TileColumns::Hot, kib),
+            (kib, None) => (TileColumns::Windows, kib.unwrap_or(KIB)),
         };
         let packed = args.word("values", &[("plain", false), ("packed", true)])?.unwrap_or(false);
         Ok(Self { x, kib, packed })
@@ -60,8 +60,8 @@ impl BlockedPlan {
 impl Display for BlockedPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = match self.x {
-            Block::Windows => "kib",
-            Block::Hot => "hot",
+            TileColumns::Windows => "kib",
+            TileColumns::Hot => "hot",
         };
         let packed = if self.packed { ",values:packed" } else { "" };
         write!(f, "({key}:{}{packed})", self.kib)

@@ -10,25 +10,24 @@ const PANELS: usize = 8;
 /// Rows of a panel whose column span is sampled.
 const REACHES: usize = 64;
 
-/// Estimated work with `x` in blocks, for a matrix whose gathers miss the cache. Estimated from a
+/// Estimated work with tiles, for a matrix whose gathers miss the cache. Estimated from a
 /// sample of its panels and entries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Blocking {
     /// True if the columns of all sampled rows are in order, equal ones allowed.
     pub(super) sorted: bool,
-    /// Estimates for blocks of 49152 and of 24576 columns: 192 KiB of `f32` and of `f64`.
-    blocks: [Blocks; 2],
+    /// Estimates for tiles of 49152 and of 24576 columns: 192 KiB of `f32` and of `f64`.
+    estimates: [TileEstimate; 2],
 }
 
-/// Estimated work with blocks of one size.
+/// Estimated work with tiles of one size: windows, or hot columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Blocks {
-    /// Maximum number of columns of a block.
+pub(super) struct TileEstimate {
+    /// Maximum number of columns of a tile.
     pub(super) columns: u32,
-    /// Runs over entries if every panel is cut into windows of `columns` columns; a run is the
-    /// entries of a row in a window.
-    pub(super) runs: f64,
-    /// Tiles over entries; a tile is a window of a panel that has entries.
+    /// Non-empty cells over entries if every panel is cut into windows of `columns` columns.
+    pub(super) cells: f64,
+    /// Tiles with entries over entries, in windows.
     pub(super) tiles: f64,
     /// Share of the entries that lie in the `columns` columns with the most entries.
     pub(super) hot: f64,
@@ -45,7 +44,7 @@ impl Blocking {
     /// Share of the gathers that must miss the first-level cache.
     const MISSING: f64 = 0.1;
 
-    /// Block sizes that are measured, in columns.
+    /// Sizes of tiles that are measured, in columns.
     const COLUMNS: [u32; 2] = [49_152, 24_576];
 
     /// The estimate of an analysed matrix, if it was measured.
@@ -75,22 +74,22 @@ impl Blocking {
             || panels.each_ref().map(PanelSample::windows),
             || entries.hot(ncols, Self::COLUMNS),
         );
-        let blocks = |i: usize| {
-            let (runs, tiles, _) = panels[i];
-            Blocks { columns: Self::COLUMNS[i], runs, tiles, hot: hot[i] }
+        let estimate = |i: usize| {
+            let (cells, tiles, _) = panels[i];
+            TileEstimate { columns: Self::COLUMNS[i], cells, tiles, hot: hot[i] }
         };
         let sorted = panels.iter().all(|panel| panel.2);
-        Ok(Some(Self { sorted, blocks: [blocks(0), blocks(1)] }))
+        Ok(Some(Self { sorted, estimates: [estimate(0), estimate(1)] }))
     }
 
-    /// Estimate for blocks of `columns` columns: a bound from the nearest measured size.
-    pub(super) fn with(&self, columns: u32) -> Blocks {
-        let [wide, narrow] = self.blocks;
+    /// Estimate for tiles of `columns` columns: a bound from the nearest measured size.
+    pub(super) fn with(&self, columns: u32) -> TileEstimate {
+        let [wide, narrow] = self.estimates;
         let measured = if columns >= wide.columns { wide } else { narrow };
         let smaller = (f64::from(measured.columns) / f64::from(columns.max(1))).max(1.0);
-        Blocks {
+        TileEstimate {
             columns,
-            runs: (measured.runs * smaller).min(1.0),
+            cells: (measured.cells * smaller).min(1.0),
             tiles: (measured.tiles * smaller).min(1.0),
             hot: measured.hot / smaller,
         }
@@ -102,7 +101,7 @@ fn first_row(nrows: usize, i: usize) -> usize {
     nrows * i / PANELS
 }
 
-/// Rows of the sampled panels whose runs are counted.
+/// Rows of the sampled panels whose cells are counted.
 struct PanelSample<'a> {
     panels: Vec<Panel>,
     /// Number of counted rows, and entries of each panel.
@@ -114,7 +113,7 @@ struct PanelSample<'a> {
 impl<'a> PanelSample<'a> {
     /// Takes panels of windows of at most `columns` columns.
     fn of(a: Sampler<'a>, rows: &PanelRows<'_>, columns: u32) -> Result<Self, Error> {
-        /// Largest number of rows of a panel whose runs are counted.
+        /// Largest number of rows of a panel whose cells are counted.
         const ROWS: usize = 64;
         /// Number of entries of a panel after which counting ends.
         const ENTRIES: usize = 1 << 13;
@@ -140,12 +139,12 @@ impl<'a> PanelSample<'a> {
         Ok(Self { panels, sizes, rows: a.columns(ranges)? })
     }
 
-    /// Runs and tiles over entries, and true if all sampled rows are sorted.
+    /// Non-empty cells and tiles over entries, and true if all sampled rows are sorted.
     fn windows(&self) -> (f64, f64, bool) {
         let sampled = parallel::map(PANELS, 1, |i| {
             let (panel, (rows, entries)) = (&self.panels[i], self.sizes[i]);
             let first: usize = self.sizes[..i].iter().map(|(rows, _)| rows).sum();
-            let (mut visited, mut runs, mut all_sorted) = (0, 0, true);
+            let (mut visited, mut cells, mut all_sorted) = (0, 0, true);
             let mut windows = Vec::new();
             for cols in (first..first + rows).map(|row| self.rows.get(row)) {
                 // Rows in between may have columns outside of the sampled span.
@@ -155,21 +154,21 @@ impl<'a> PanelSample<'a> {
                 all_sorted &= sorted;
                 if sorted {
                     let before = cols.partition_point(|&col| col < panel.first_col);
-                    panel.for_each_run(&cols[before..], |window, _| windows.push(window));
+                    panel.for_each_cell(&cols[before..], |window, _| windows.push(window));
                 } else {
                     windows.extend(cols.iter().filter(within).map(|&col| panel.window(col).0));
                     windows.sort_unstable();
                     windows.dedup();
                 }
-                runs += windows.len();
+                cells += windows.len();
                 visited += cols.len();
             }
-            ([runs as f64, visited as f64, f64::from(panel.windows), entries as f64], all_sorted)
+            ([cells as f64, visited as f64, f64::from(panel.windows), entries as f64], all_sorted)
         });
-        let ([runs, visited, windows, entries], sorted) = sampled
+        let ([cells, visited, windows, entries], sorted) = sampled
             .into_iter()
             .fold(([0.0; 4], true), |a, b| (std::array::from_fn(|i| a.0[i] + b.0[i]), a.1 && b.1));
-        (ratio(runs, visited), ratio(windows, entries), sorted)
+        (ratio(cells, visited), ratio(windows, entries), sorted)
     }
 }
 
@@ -203,11 +202,11 @@ impl<'a> EntrySample<'a> {
         };
         let Self([chosen, counted]) = self;
         let (chosen, counted) = parallel::join(|| sorted(chosen), || sorted(counted));
-        let runs: Vec<(usize, u32)> =
+        let counts: Vec<(usize, u32)> =
             chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
         columns.map(|columns| {
-            let known = runs.len().min(columns as usize);
-            let within = entries_in(most_frequent(&runs, known), &counted);
+            let known = counts.len().min(columns as usize);
+            let within = entries_in(most_frequent(&counts, known), &counted);
             let share = ratio(within as f64, counted.len() as f64);
             // Columns without an entry in the sample share the rest evenly.
             let others =
@@ -242,18 +241,18 @@ fn sorted_columns(mut cols: Vec<u32>, ncols: usize) -> Vec<u32> {
 }
 
 /// The `count` columns with the most entries, in order; of those with equally many the first ones.
-/// `runs` are numbers of entries with their column, in order.
-fn most_frequent(runs: &[(usize, u32)], count: usize) -> impl Iterator<Item = u32> {
-    let most = runs.iter().map(|run| run.0).max().unwrap_or(0);
+/// `counts` are numbers of entries with their column, in order.
+fn most_frequent(counts: &[(usize, u32)], count: usize) -> impl Iterator<Item = u32> {
+    let most = counts.iter().map(|count| count.0).max().unwrap_or(0);
     let mut with = vec![0usize; most + 1];
-    runs.iter().for_each(|run| with[run.0] += 1);
+    counts.iter().for_each(|count| with[count.0] += 1);
     // Columns with more than `least` entries are taken, and as many with `least` as are left.
     let (mut least, mut left) = (most, count);
     while least > 0 && with[least] < left {
         left -= with[least];
         least -= 1;
     }
-    runs.iter().filter_map(move |&(entries, col)| {
+    counts.iter().filter_map(move |&(entries, col)| {
         let is_last = entries == least && left > 0;
         left -= usize::from(is_last);
         (is_last || entries > least).then_some(col)
@@ -289,14 +288,14 @@ mod tests {
             let sorted = |cols: &[u32]| sorted_columns(cols.to_vec(), 5000);
             let (cols, others) = (sorted(&cols), sorted(&others));
             prop_assert!(cols.is_sorted() && others.is_sorted());
-            let runs: Vec<(usize, u32)> =
+            let counts: Vec<(usize, u32)> =
                 cols.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
-            let count = count.min(runs.len());
-            let mut by_count = runs.clone();
+            let count = count.min(counts.len());
+            let mut by_count = counts.clone();
             by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
-            let mut expected: Vec<u32> = by_count[..count].iter().map(|run| run.1).collect();
+            let mut expected: Vec<u32> = by_count[..count].iter().map(|found| found.1).collect();
             expected.sort_unstable();
-            let found: Vec<u32> = most_frequent(&runs, count).collect();
+            let found: Vec<u32> = most_frequent(&counts, count).collect();
             prop_assert_eq!(&found, &expected);
             let within = others.iter().filter(|col| expected.contains(col)).count();
             prop_assert_eq!(entries_in(found.into_iter(), &others), within);
@@ -313,7 +312,7 @@ mod tests {
         assert_eq!(blocking("uniform,rows=1k"), None);
         // Sixteen entries a row in thirteen windows, and all columns are equally frequent.
         let uniform = blocking("uniform,rows=300k").unwrap().with(24_576);
-        assert!(uniform.runs > 0.5 && (uniform.hot - 0.08).abs() < 0.03, "{uniform:?}");
+        assert!(uniform.cells > 0.5 && (uniform.hot - 0.08).abs() < 0.03, "{uniform:?}");
     }
 
     #[test]
@@ -324,21 +323,20 @@ mod tests {
             let Some(blocking) = Blocking::of(&analysis) else {
                 panic!("{spec}: {:?}", analysis.rows.nnz)
             };
-            for estimated in blocking.blocks {
+            for estimated in blocking.estimates {
                 let panels = panels(&a, estimated.columns);
                 let tiles: u32 = panels.iter().map(|panel| panel.windows).sum();
-                let mut runs = 0;
+                let mut cells = 0;
                 for panel in &panels {
-                    panel
-                        .rows
-                        .clone()
-                        .for_each(|row| panel.for_each_run(a.view().row(row).0, |_, _| runs += 1));
+                    panel.rows.clone().for_each(|row| {
+                        panel.for_each_cell(a.view().row(row).0, |_, _| cells += 1)
+                    });
                 }
-                let (runs, tiles) =
-                    (f64::from(runs) / a.nnz() as f64, f64::from(tiles) / a.nnz() as f64);
+                let (cells, tiles) =
+                    (f64::from(cells) / a.nnz() as f64, f64::from(tiles) / a.nnz() as f64);
                 assert!(
-                    (estimated.runs / runs - 1.0).abs() < 0.2,
-                    "{spec}: {estimated:?}, runs {runs}"
+                    (estimated.cells / cells - 1.0).abs() < 0.2,
+                    "{spec}: {estimated:?}, cells {cells}"
                 );
                 assert!(
                     (0.4..2.5).contains(&(estimated.tiles / tiles)),

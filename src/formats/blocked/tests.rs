@@ -15,8 +15,8 @@ pub(super) fn any_plan() -> BoxedStrategy<String> {
     text.boxed()
 }
 
-const WINDOWS: BlockedPlan = BlockedPlan { x: Block::Windows, kib: KIB, packed: false };
-const HOT: BlockedPlan = BlockedPlan { x: Block::Hot, kib: KIB, packed: false };
+const WINDOWS: BlockedPlan = BlockedPlan { x: TileColumns::Windows, kib: KIB, packed: false };
+const HOT: BlockedPlan = BlockedPlan { x: TileColumns::Hot, kib: KIB, packed: false };
 
 fn generated<T: Scalar>(spec: &str) -> CsrMatrix<T> {
     spec.parse::<gallery::Spec>().unwrap().generate().unwrap()
@@ -45,7 +45,7 @@ fn filled<N: Copy + Default>(len: usize, numbers: &[N]) -> Vec<N> {
     all
 }
 
-/// Checks unpacking and SpMV, in blocks of `columns` columns, on the CPU and on a GPU if there is
+/// Checks unpacking and SpMV, in tiles of `columns` columns, on the CPU and on a GPU if there is
 /// one.
 fn check<T: Scalar>(plan: &BlockedPlan, columns: u32, a: &CsrMatrix<T>, x: &[T], context: &str) {
     for device in devices() {
@@ -130,7 +130,7 @@ fn the_two_hottest_columns() {
 }
 
 #[test]
-fn a_run_goes_on_in_the_next_piece() {
+fn a_cell_goes_on_in_the_next_piece() {
     let a = matrix::<f32>(8, &[PIECE - 1, 2, PIECE], 1, true);
     let packed = pack::pack(&WINDOWS, a.view()).unwrap();
     // 511 entries and one of the next row; the other and 511 of the last; its last.
@@ -263,10 +263,10 @@ fn stated_work_is_close_to_the_packed_matrix() {
         for plan in [WINDOWS, HOT, BlockedPlan { kib: 16, ..WINDOWS }] {
             let estimated = Blocked::work(&plan, &analysis, ScalarKind::F32);
             let packed = pack::pack(&plan, a.view()).unwrap();
-            let parts = packed.near.targets.len() + packed.far.targets.len();
-            let (bytes, parts) = (
+            let segments = packed.near.targets.len() + packed.far.targets.len();
+            let (bytes, segments) = (
                 estimated.matrix_bytes as f64 / packed.matrix_bytes() as f64,
-                estimated.starts as f64 / parts as f64,
+                estimated.starts as f64 / segments as f64,
             );
             let close = if Blocking::of(&analysis).is_some() && plan.kib == KIB {
                 0.85..1.25
@@ -274,13 +274,16 @@ fn stated_work_is_close_to_the_packed_matrix() {
                 0.5..4.0
             };
             assert!(close.contains(&bytes), "{spec}, blocked{plan}: {bytes} of the bytes");
-            assert!((0.5..4.0).contains(&parts), "{spec}, blocked{plan}: {parts} of the parts");
+            assert!(
+                (0.5..4.0).contains(&segments),
+                "{spec}, blocked{plan}: {segments} of the segments"
+            );
         }
     }
 }
 
 #[test]
-fn candidates_are_for_gpus_and_what_blocks_help() {
+fn candidates_are_for_gpus_and_what_tiles_help() {
     let candidates = |spec: &str, on| {
         let analysis = Analysis::of(generated::<f32>(spec).view());
         Blocked::candidates(&analysis, None, on)
@@ -306,10 +309,10 @@ fn candidates_are_for_gpus_and_what_blocks_help() {
 
 #[test]
 fn more_than_there_are_numbers_for_is_refused() {
-    assert_eq!(pack::check(&WINDOWS, "parts", u32::MAX.into()).unwrap(), u32::MAX);
-    let message = pack::check(&WINDOWS, "parts", 1 << 32).unwrap_err().to_string();
+    assert_eq!(pack::check(&WINDOWS, "segments", u32::MAX.into()).unwrap(), u32::MAX);
+    let message = pack::check(&WINDOWS, "segments", 1 << 32).unwrap_err().to_string();
     assert!(
-        message.starts_with("plan blocked(kib:192)") && message.contains("larger blocks"),
+        message.starts_with("plan blocked(kib:192)") && message.contains("more KiB"),
         "{message}"
     );
 }

@@ -7,9 +7,10 @@
 //!    one of the others.
 //! 2. The entries of every cell are counted; those of rows that are not sorted by column are put in
 //!    the order of their cells.
-//! 3. Prefix sums over the cells, tile by tile, give every entry its slot and every run its number.
-//! 4. Runs that continue in another piece are counted: every piece gets the number of its first
-//!    part, and the parts of every row get their targets.
+//! 3. Prefix sums over the cells, tile by tile, give every entry its slot and every non-empty cell
+//!    its number.
+//! 4. Cells that continue in another piece are counted: every piece gets the number of its first
+//!    segment, and the segments of every row get their targets.
 //! 5. The host reads the sums and allocates the arrays, and a warp per batch fills them.
 
 mod cells;
@@ -17,7 +18,7 @@ mod fill;
 
 use super::cuda::DeviceBlocked;
 use super::panel::Panel;
-use super::{Block, BlockedPlan, PIECE};
+use super::{BlockedPlan, PIECE, TileColumns};
 use crate::device::kernels::blocked_cells::{Classes, Count, Firsts, HotOrder, Order, Sorted};
 use crate::device::kernels::blocked_pack::{Differ, Pieces, Tiles};
 use crate::device::{CsrSource, Launch, Ptr, SCAN, WARP, WorkingMemory};
@@ -33,9 +34,9 @@ const CELLS: &str = "blocked_cells";
 /// Kernel file of pieces.
 const FILE: &str = "blocked_pack";
 
-/// Packs a matrix in GPU memory with blocks of `columns` columns. `None` if the host has to pack
-/// it: because it has 2³¹ entries, rows or columns, because most cells would be empty, or because
-/// the GPU cannot say which columns are hot (`hottest`).
+/// Packs a matrix in GPU memory with tiles of at most `columns` columns. `None` if the host has to
+/// pack it: because it has 2³¹ entries, rows or columns, because most cells would be empty, or
+/// because the GPU cannot say which columns are hot (`hottest`).
 ///
 /// # Errors
 ///
@@ -50,19 +51,19 @@ pub(super) fn pack<T: Scalar>(
     if !fits || size_of::<usize>() != size_of::<u64>() {
         return Ok(None);
     }
-    // Spans, parts, split rows, and some cells.
+    // Spans, segments, split rows, and some cells.
     let room = 24 * a.nrows + 8 * a.ncols + 3 * a.nnz() + (1 << 20);
     let packer = BlockPacker { work: WorkingMemory::new(a.gpu, room)?, a };
     let (spans, sorted) = packer.spans()?;
     let equal = if plan.packed { packer.common()? } else { None };
     match plan.x {
-        Block::Windows => {
+        TileColumns::Windows => {
             if !sorted {
                 packer.unsorted_spans(spans)?;
             }
             packer.windows(&packer.panels(spans, columns)?, sorted, equal)
         }
-        Block::Hot => packer.hot(columns, sorted, equal),
+        TileColumns::Hot => packer.hot(columns, sorted, equal),
     }
 }
 
@@ -107,12 +108,13 @@ struct CountedCells {
     tiles: Vec<Tile>,
     tile_table: Ptr<Tile>,
     cells: usize,
-    /// Number of entries (upper half) and of runs (lower half) before every cell, and of all.
+    /// Number of entries (upper half) and of non-empty cells (lower half) before every cell, and of
+    /// all.
     before: Ptr<u64>,
     pieces: usize,
     /// First cell that begins in each piece or behind it.
     piece_cells: Ptr<u32>,
-    /// Number of earlier pieces that a run continues in, for every piece and behind the last one.
+    /// Number of earlier pieces that a cell continues in, for every piece and behind the last one.
     cuts: Ptr<u64>,
 }
 

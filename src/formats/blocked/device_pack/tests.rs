@@ -45,12 +45,12 @@ fn arrays<T: Scalar>(a: &HostBlocked<T>) -> Vec<(String, Vec<u64>)> {
     tables.into_iter().chain(near).chain(far).collect()
 }
 
-/// Packs on both sides with blocks of `columns` columns, and compares.
+/// Packs on both sides with tiles of at most `columns` columns, and compares.
 fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, plan: &BlockedPlan, columns: u32, name: &str) {
     let context = format!("{name} in {}, blocked{plan} of {columns} columns", T::KIND);
     let there = CsrSource::upload(a.view(), gpu).unwrap();
     let packed = pack(plan, columns, &there).unwrap();
-    if plan.x == Block::Windows && cells_of(&panels(a, columns)) > most_cells(a.nnz()) {
+    if plan.x == TileColumns::Windows && cells_of(&panels(a, columns)) > most_cells(a.nnz()) {
         assert!(packed.is_none(), "{context}: many empty cells");
         return;
     }
@@ -71,9 +71,9 @@ fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, plan: &BlockedPlan, columns: u32
     Oracle::of(a.view(), &x).check(&y).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
 }
 
-/// Checks blocks of several widths.
+/// Checks tiles of several widths.
 fn check_all<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, name: &str) {
-    for x in [Block::Windows, Block::Hot] {
+    for x in [TileColumns::Windows, TileColumns::Hot] {
         for packed in [false, true] {
             let plan = BlockedPlan { x, kib: 192, packed };
             let widths = [64, 8, plan.columns(T::KIND)];
@@ -119,7 +119,7 @@ fn rows_of_many_pieces_and_panels_of_many_rows() {
     for text in &texts[..if few_cases() { 1 } else { 4 }] {
         let Ok(spec) = text.parse::<gallery::Spec>() else { panic!("{text}") };
         let a = spec.generate::<f64>().unwrap();
-        for x in [Block::Windows, Block::Hot] {
+        for x in [TileColumns::Windows, TileColumns::Hot] {
             for columns in [64, 512, 4096] {
                 let plan = BlockedPlan { x, kib: 192, packed: false };
                 check(gpu, &a, &plan, columns, text);
