@@ -38,7 +38,7 @@ __device__ __forceinline__ void arrive_copied(u64 *barrier) {
 __device__ __forceinline__ void wait_for(u64 *barrier, u32 odd) {
     u32 over;
     do {
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.half_number.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(over)
                      : "r"(shared_address(barrier)), "r"(odd)
                      : "memory");
