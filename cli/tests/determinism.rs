@@ -9,7 +9,7 @@ use sparseop::formats::FormatKind;
 use std::fs;
 use std::path::Path;
 
-/// Rows of all lengths, in several parts.
+/// Rows of all lengths, in several tasks.
 const MATRIX: &str = "webbase,rows=8k";
 
 const GRAPH: &str = "gallery:webbase,rows=8k,values=pattern";

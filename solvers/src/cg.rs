@@ -14,8 +14,8 @@ const BETA: u16 = OWN + 2;
 const RHO: u16 = OWN + 3;
 
 /// Conjugate gradients, with ten reads and writes of a vector per iteration besides the product,
-/// and two of the diagonal if there is one. `x` is one step late: the step is combined with the
-/// next direction, which reads the same vector.
+/// and two of the diagonal if there is one. `x` is updated after the residual is tested, in the
+/// pass that computes the next direction, because both read `p`.
 #[derive(Debug)]
 pub(super) struct Cg<T: Scalar> {
     p: DeviceVec<T>,
@@ -32,11 +32,12 @@ impl<T: Scalar> Cg<T> {
             Instruction::StopUnlessAbove(INDEFINITE, RHO, ZERO),
             Instruction::Div(ALPHA, RHO, PQ),
         ]);
-        // Step lengths are kept for estimates of the eigenvalues of the matrix.
         let rho = if workspace.preconditioned { RZ } else { RR };
         let mut conclude = vec![
             Instruction::Div(BETA, rho, RHO),
             Instruction::Add(RHO, rho, ZERO),
+            // The coefficients alpha and beta of all iterations are kept: eigenvalues are estimated
+            // from them.
             Instruction::Push(SECOND, ALPHA, ITERATIONS),
             Instruction::Push(THIRD, BETA, ITERATIONS),
         ];
@@ -79,7 +80,7 @@ impl<T: Scalar> Iteration<T> for Cg<T> {
     }
 }
 
-/// Takes the last step, which was not combined with a next direction because of the status.
+/// Adds the last step to `x` if the iteration ended before the pass that would have done it.
 pub(super) fn finish_step<T: Scalar>(
     system: &mut System<'_, T>,
     along: Coefficient,

@@ -23,7 +23,8 @@ const MIN: u16 = OWN + 9;
 /// Conjugate gradients by A. Chronopoulos and C. W. Gear, s-step iterative methods for symmetric
 /// linear systems (1989), with s = 1: the products A p follow by a recurrence from A u, so that
 /// both inner products of an iteration are taken at the same time. 13 reads and writes of a vector
-/// per iteration besides the product, and 5 more with a diagonal. `x` is one step late, as in CG.
+/// per iteration besides the product, and 5 more with a diagonal. `x` is updated one iteration
+/// late, in the pass that computes the next direction, because both read `p`.
 ///
 /// With a preconditioner the residual of an iteration is that of the norm √(u·r), scaled to
 /// ‖r‖ at the start: a third inner product would be a second reduction.

@@ -76,8 +76,8 @@ impl Histogram {
         shorter.iter().map(|&(len, rows)| u64::from(len) * rows).sum()
     }
 
-    /// Quantile: the smallest length not exceeded by at least the share `q` of the rows; 0 without
-    /// rows.
+    /// Quantile: the smallest length such that at least the share `q` of the rows is no longer; 0
+    /// without rows.
     pub fn quantile(&self, q: f64) -> u32 {
         let wanted = (q * self.nrows() as f64).ceil().max(1.0);
         let mut counted = 0;
@@ -100,8 +100,8 @@ impl Histogram {
         reached.or(self.0.last()).map_or(0, |c| c.0)
     }
 
-    /// Least length that fewer than `rows` rows exceed, `rows` at least 1: the length of the row at
-    /// place `rows` from the longest, 0 if there are fewer rows.
+    /// Length of the `rows`-th longest row, the least length that fewer than `rows` rows exceed; 0
+    /// if there are fewer rows. `rows` is at least 1.
     pub fn exceeded_by_fewer_than(&self, rows: u64) -> u32 {
         self.nrows().checked_sub(rows).map_or(0, |place| self.nth(place))
     }
@@ -116,14 +116,15 @@ impl Histogram {
         Self(classes)
     }
 
-    /// Histogram in at most `max_bins` adjacent bins, for display, from the shortest length to the
-    /// longest.
+    /// Histogram in at most `max_bins` bins, for display, from the shortest length to the longest:
     ///
-    /// One bin per length if few lengths occur (lengths that do not occur are left out, so that
-    /// bins need not be adjacent), else bins of equal width if the lengths lie close together, else
-    /// powers of two, `2^k ..= 2^(k+1) - 1`, with empty rows in a bin of their own; the powers are
-    /// combined by two, three, … until there are few enough. No bins without rows or with
-    /// `max_bins == 0`.
+    /// - At most `max_bins` lengths occur: a bin for each of them, not adjacent where lengths
+    ///   between them do not occur.
+    /// - `max_bins` bins need a width of at most 8: bins of equal width.
+    /// - Otherwise: `2^k ..= 2^(k+1) - 1`, empty rows apart, with two, three, … powers in a bin
+    ///   until there are few enough.
+    ///
+    /// No bins without rows or with `max_bins == 0`.
     pub fn bins(&self, max_bins: usize) -> Vec<Bin> {
         let (Some(&(min, _)), Some(&(max, _)), 1..) = (self.0.first(), self.0.last(), max_bins)
         else {

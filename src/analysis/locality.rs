@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of entries of a window.
 const WINDOW: usize = 1 << CLASSES;
 
-/// Largest number of entries of a small matrix. An SpMV with it takes some 20 µs, so at most a
-/// quarter of this number of its entries is measured.
+/// Largest number of entries of a small matrix. Its SpMV takes some 20 µs: at most a quarter of
+/// this number of its entries is measured.
 const SMALL: usize = 1 << 16;
 
 /// Maximum number of entries in all windows: they are representative of a matrix, and more would

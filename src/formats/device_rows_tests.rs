@@ -71,7 +71,7 @@ fn awkward_matrices() {
 }
 
 #[test]
-fn rows_of_many_parts() {
+fn rows_of_many_portions() {
     let Some(&Device::Cuda(gpu)) = gpu() else { return };
     check_both(gpu, "rows of 64 and 65", |row| 64 + row % 2);
     check_both(gpu, "a long row", |row| if row == 1500 { 1000 } else { row % 7 });

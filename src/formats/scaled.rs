@@ -17,8 +17,8 @@ const LAUNCH_ROWS: usize = 1 << 30;
 #[derive(Debug)]
 pub(crate) struct Scaler<T> {
     nrows: usize,
-    /// Bounds of the parts of the rows on the CPU.
-    parts: Box<[usize]>,
+    /// Bounds of the tasks of the rows on the CPU.
+    tasks: Box<[usize]>,
     /// On the CPU, the buffers that are not in use: as many as SpMVs ran at the same time.
     products: Mutex<Vec<Vec<T>>>,
     on_gpu: OnceLock<GpuScaler<T>>,
@@ -34,8 +34,8 @@ struct GpuScaler<T> {
 impl<T: Scalar> Scaler<T> {
     /// Creates a scaler for matrices with `nrows` rows.
     pub(crate) fn new(nrows: usize) -> Self {
-        let parts = partition(nrows, 1, |row| row as u64 * ROW_WORK);
-        Self { nrows, parts, products: Mutex::default(), on_gpu: OnceLock::new() }
+        let tasks = partition(nrows, 1, |row| row as u64 * ROW_WORK);
+        Self { nrows, tasks, products: Mutex::default(), on_gpu: OnceLock::new() }
     }
 
     /// Number of rows.
@@ -100,8 +100,8 @@ impl<T: Scalar> Scaler<T> {
     /// Replaces every `y[row]` by `f(row, y[row])`.
     fn each_row(&self, y: &mut [T], f: impl Fn(usize, T) -> T + Sync) {
         let out = Output::new(y);
-        for_each_task(&self.parts, |rows| {
-            // SAFETY: every row is in one part, and inside `y`.
+        for_each_task(&self.tasks, |rows| {
+            // SAFETY: every row is in one task, and inside `y`.
             rows.for_each(|row| unsafe { out.set(row, f(row, *out.at(row))) });
         });
     }

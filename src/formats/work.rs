@@ -33,8 +33,8 @@ pub struct Work {
     pub rows: u64,
     /// Scatter distance of the row sums: rows times the binary logarithm of the sorted window.
     pub scattered: u64,
-    /// Number of starts: of slices, sections, jagged diagonals, tiles, chunks, parts of rows and
-    /// long rows, and rows of a COO part.
+    /// Number of starts: of slices, sections, jagged diagonals, tiles, chunks, segments and long
+    /// rows, and rows of a COO part.
     pub starts: u64,
     /// Slots of the largest unit of work that no two threads can share.
     pub serial_slots: u64,

@@ -86,7 +86,7 @@ impl<T: Scalar> CsrMatrix<T> {
         col_idx: Vec<u32>,
         values: Vec<T>,
     ) -> Result<Self, Error> {
-        check_with(in_parts, nrows, ncols, &row_ptr, &col_idx, values.len())?;
+        check_with(in_tasks, nrows, ncols, &row_ptr, &col_idx, values.len())?;
         Ok(Self { nrows, ncols, row_ptr, col_idx, values })
     }
 
@@ -355,13 +355,13 @@ fn check_with(
 }
 
 /// Numbers that a thread checks at a time, few where every step is interpreted.
-const PART: usize = if cfg!(miri) { 1 << 6 } else { 1 << 16 };
+const TASK: usize = if cfg!(miri) { 1 << 6 } else { 1 << 16 };
 
 /// True if all ranges of the numbers below `len` are right. Many are shared among threads.
-fn in_parts(len: usize, is_right: &(dyn Fn(Range<usize>) -> bool + Sync)) -> bool {
+fn in_tasks(len: usize, is_right: &(dyn Fn(Range<usize>) -> bool + Sync)) -> bool {
     /// Numbers below which one thread takes less time than waking the others.
-    const SHARED: usize = 8 * PART;
-    if len < SHARED { is_right(0..len) } else { parallel::all(len, PART, is_right) }
+    const SHARED: usize = 8 * TASK;
+    if len < SHARED { is_right(0..len) } else { parallel::all(len, TASK, is_right) }
 }
 
 #[cfg(test)]
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn threads_share_the_checks_of_many_entries() {
-        let n = 12 * PART;
+        let n = 12 * TASK;
         let (mut row_ptr, mut col_idx) = ((0..=n).collect::<Vec<usize>>(), vec![7; n]);
         col_idx[n - 9] = 8;
         let values = vec![1.0f32; n];
@@ -394,7 +394,7 @@ mod tests {
         };
         let found = message(&row_ptr, &col_idx);
         assert!(found.contains(&format!("col_idx[{}] is 8 in row {}", n - 9, n - 9)), "{found}");
-        let row = n - PART - 9;
+        let row = n - TASK - 9;
         row_ptr[row + 1] = 5;
         let found = message(&row_ptr, &col_idx);
         assert!(found.contains(&format!("to 5 at row {row}")), "{found}");

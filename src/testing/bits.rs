@@ -25,7 +25,7 @@ const FEW: usize = 2;
 const EVEN: usize = 8;
 const ODD: usize = 7;
 
-/// Rows of all lengths, one of them split many times. The matrix has several parts on the CPU, and
+/// Rows of all lengths, one of them split many times. The matrix has several tasks on the CPU, and
 /// is three times as large on a GPU.
 fn skewed<T: Scalar>(device: &Device) -> CsrMatrix<T> {
     let scale = if *device == Device::Cpu { 1 } else { 3 };

@@ -224,10 +224,10 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
             a.values_mut().fill(T::ZERO);
             a
         }),
-        // Large enough for several parts, with a row longer than two of them and empty rows at the
+        // Large enough for several tasks, with a row longer than two of them and empty rows at the
         // cuts.
         (
-            "a skewed matrix in parts",
+            "a skewed matrix in tasks",
             scattered(9000, 5000, |row| match row {
                 4000 => 90_000,
                 4001..4500 => 0,
@@ -253,7 +253,7 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
             scattered(5000, 3000, |row| if row % 1000 == 7 { 2048 } else { 0 }),
         ),
         ("only one long row", scattered(300, 1000, |row| if row == 299 { 150_000 } else { 0 })),
-        ("a stencil in parts", stencil(40_000)),
+        ("a stencil in tasks", stencil(40_000)),
     ];
     let borders: &[usize] = match few_cases() {
         true => &[7, 32, 33, 65],

@@ -9,7 +9,7 @@ use crate::{Device, Error, Scalar};
 /// Checks every example plan of a format on the CPU: packing, products, new values, SpMM.
 pub(crate) fn check_few<T: Scalar>(format: FormatKind) {
     let (nrows, ncols) = (40, 30);
-    // Under Miri it has several parts. One row is in some of them, others are empty.
+    // Under Miri it has several tasks. One row is in some of them, others are empty.
     let a = scattered(nrows, ncols, |row| match row {
         21 => 150,
         22..26 => 0,

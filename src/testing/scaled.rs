@@ -59,7 +59,7 @@ pub(super) fn check<T: Scalar>(
     }
 }
 
-/// Rows of all lengths, one of them in many parts.
+/// Rows of all lengths, one of them in many tasks.
 fn skewed() -> CsrMatrix<f32> {
     scattered(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 })
 }

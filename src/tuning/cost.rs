@@ -349,7 +349,7 @@ pub fn work_terms(
     let path = if is_gpu { work.critical_path as f64 } else { 0.0 };
     let mut work_terms = [
         1.0,
-        if !is_gpu && cpu::parts(steps) > 1 { 1.0 } else { 0.0 },
+        if !is_gpu && cpu::task_count(steps) > 1 { 1.0 } else { 0.0 },
         work.slots as f64,
         work.gathered as f64,
         work.dependent_adds as f64,
@@ -458,8 +458,8 @@ mod tests {
             let work = Work { slots, matrix_bytes, rows: 100, ..Work::default() };
             work_terms(&work, &features, 1e6, &CacheReach::usual(&cpu), &cpu)
         };
-        // A product in one part keeps three of four threads waiting.
-        assert_eq!(cpu::parts(1100), 1);
+        // A product in one task keeps three of four threads waiting.
+        assert_eq!(cpu::task_count(1100), 1);
         let small = terms(1000, 100_000);
         assert_eq!(small[Term::Slots as usize], 4.0 * 1000.0);
         let misses = [Term::NearMisses, Term::FarMisses].map(|term| small[term as usize]);

@@ -10,7 +10,8 @@
 //! | [`refit`] | profiles from measured times, held-out regret |
 //! | [`unfitted`] | regret on matrices that were not fitted to, learning curve |
 //! | [`repeat`] | agreement of repeated timing runs |
-//! | [`calibrating`], [`calibrated`] | regret of calibrated operators |
+//! | [`calibrating`] | calibration of every matrix, and a timing run of all its plans |
+//! | [`calibrated`] | regret of calibrated operators |
 //!
 //! A campaign times every plan on a collection of matrices. [`refit::profile`] fits the
 //! coefficients of the cost model to the times and gives a

@@ -335,8 +335,8 @@ pub(crate) fn fitted(measured: &[&Measured], base: &Profile, corrected: bool) ->
         .map(|(&key, runs)| (key, runs.iter().map(|run| run.observation(base)).collect()))
         .collect();
     for (&(scalar, kernel), own) in &observed {
-        // Kernels of runs with long rows add up the sums of those in the same code and form one
-        // family; each other kernel is a family of its own.
+        // Kernels that multiplied long rows form one family: the same code adds the sums of these
+        // rows. Every other kernel is a family of its own.
         let has_long_rows = groups[&(scalar, kernel)].iter().any(|run| run.run.work.long_rows > 0);
         let family = (!has_long_rows).then_some(kernel);
         let observations = own.iter().copied().chain(pooled(&observed, scalar, kernel)).collect();

@@ -8,8 +8,7 @@ use anyhow::Result;
 use sparseop::tuning::decision::Decision;
 use sparseop::{Plan, Scalar, Tuning};
 
-/// Returns the page's data of one matrix: `results` of `comparison`, and the `decision` that
-/// `words` explain.
+/// Data of a matrix for the page: the measured `results`, and the `decision`, explained in `words`.
 ///
 /// # Errors
 ///
@@ -73,7 +72,7 @@ fn run<T: Scalar>(
 /// Predicted seconds of a product under a plan, candidate or not.
 fn predicted<T: Scalar>(plan: &Plan, comparison: &Comparison<'_, T>) -> Option<f64> {
     let fixed = comparison.builder.clone().tuning(Tuning::Fixed(plan.clone()));
-    // A plan without a decision cannot be timed either; its result says why.
+    // None if the plan cannot hold the matrix: the result of its run has the reason.
     let decision = fixed.decide(comparison.analysis, T::KIND).ok()?;
     Some(decision.chosen()?.prediction?.product() * 1e-9)
 }

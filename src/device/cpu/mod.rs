@@ -29,18 +29,18 @@ const SHARED_WORK: u64 = 2 * TASK_WORK;
 
 /// Largest number of tasks. More only add overhead; this is enough to balance a machine of 64
 /// cores.
-pub(crate) const MAX_PARTS: usize = 256;
+pub(crate) const MAX_TASKS: usize = 256;
 
 /// Number of tasks for `work` entries or slots.
-pub(crate) fn parts(work: u64) -> u64 {
-    if work < SHARED_WORK { 1 } else { (work / TASK_WORK).min(MAX_PARTS as u64) }
+pub(crate) fn task_count(work: u64) -> u64 {
+    if work < SHARED_WORK { 1 } else { (work / TASK_WORK).min(MAX_TASKS as u64) }
 }
 
 /// Ratio of the time that `threads` threads take for `work` to the time they would take if all were
 /// busy to the end. It may exceed 1, because a task is not shared among threads.
 pub(crate) fn unsharable(work: u64, threads: usize) -> f64 {
-    let (parts, threads) = (parts(work), threads.max(1) as u64);
-    (parts.div_ceil(threads) * threads) as f64 / parts as f64
+    let (tasks, threads) = (task_count(work), threads.max(1) as u64);
+    (tasks.div_ceil(threads) * threads) as f64 / tasks as f64
 }
 
 /// Cuts `items` into tasks, consecutive items of about equal work, at multiples of `align`. Returns
@@ -60,11 +60,11 @@ pub(crate) fn partition(
 /// As [`partition`], compiled one time.
 fn partition_by(items: usize, align: usize, work_before: &dyn Fn(usize) -> u64) -> Box<[usize]> {
     let total = work_before(items);
-    let parts = parts(total);
+    let tasks = task_count(total);
     let mut bounds = vec![0];
-    for part in 1..parts {
-        // u128: work × parts may pass 2⁶⁴ for the largest matrices.
-        let target = (u128::from(total) * u128::from(part) / u128::from(parts)) as u64;
+    for task in 1..tasks {
+        // u128: work × tasks may pass 2⁶⁴ for the largest matrices.
+        let target = (u128::from(total) * u128::from(task) / u128::from(tasks)) as u64;
         let at = first_at_least(items, target, work_before).next_multiple_of(align).min(items);
         if at > bounds[bounds.len() - 1] {
             bounds.push(at);

@@ -15,7 +15,7 @@ use std::thread;
 pub(super) type Byte = MaybeUninit<u8>;
 
 /// Number of bytes of a buffer; two of them fit the second-level cache of a core.
-const COPY_BYTES: usize = 1 << 19;
+const BUFFER_BYTES: usize = 1 << 19;
 
 /// Largest number of threads that fill buffers.
 const THREADS: usize = 8;
@@ -56,9 +56,9 @@ impl StagingThreads {
         let next = AtomicUsize::new(0);
         self.shared(from.len(), MIN, |buffers| {
             for copy in 0.. {
-                let start = next.fetch_add(COPY_BYTES, Relaxed);
+                let start = next.fetch_add(BUFFER_BYTES, Relaxed);
                 let Some(rest) = from.get(start..).filter(|rest| !rest.is_empty()) else { break };
-                let part = &rest[..rest.len().min(COPY_BYTES)];
+                let part = &rest[..rest.len().min(BUFFER_BYTES)];
                 // SAFETY: the caller's promise, for a part of the copy.
                 unsafe { buffers[copy % 2].copy_in(queue, to.add(start), part)? };
             }
@@ -79,7 +79,7 @@ impl StagingThreads {
         from: Ptr<Byte>,
     ) -> Result<bool, Error> {
         let len = to.len();
-        let parts = Mutex::new(to.chunks_mut(COPY_BYTES).enumerate());
+        let parts = Mutex::new(to.chunks_mut(BUFFER_BYTES).enumerate());
         self.shared(len, MIN_OUT, |buffers| {
             // A buffer is emptied while the other one is filled.
             let mut filled: Option<&mut [Byte]> = None;
@@ -90,7 +90,7 @@ impl StagingThreads {
                 };
                 // SAFETY: the caller's promise, for a part of the copy.
                 let in_buffer = unsafe {
-                    buffers[copy % 2].fill_from(queue, part, from.add(number * COPY_BYTES))?
+                    buffers[copy % 2].fill_from(queue, part, from.add(number * BUFFER_BYTES))?
                 };
                 let before = std::mem::replace(&mut filled, in_buffer.then_some(part));
                 before.map_or(Ok(()), |part| buffers[(copy + 1) % 2].empty_to(part))?;
@@ -138,7 +138,7 @@ impl StagingThreads {
 }
 
 impl StagingBuffer {
-    /// Enqueues a copy of at most [`COPY_BYTES`] bytes.
+    /// Enqueues a copy of at most [`BUFFER_BYTES`] bytes.
     ///
     /// # Safety
     ///
@@ -156,7 +156,7 @@ impl StagingBuffer {
         copied.record(queue.stream()).or_else(|_| queue.synchronize())
     }
 
-    /// Enqueues a copy of at most [`COPY_BYTES`] bytes from a GPU to the buffer, which
+    /// Enqueues a copy of at most [`BUFFER_BYTES`] bytes from a GPU to the buffer, which
     /// [`empty_to`](Self::empty_to) has emptied. Without a buffer copies them to `to`, waits, and
     /// returns false.
     ///
@@ -200,7 +200,7 @@ impl StagingBuffer {
 
 impl PageLocked {
     fn new(gpu: Gpu) -> Result<Self, Error> {
-        Ok(Self { host: gpu.pinned(COPY_BYTES)?, copied: Event::new(gpu)? })
+        Ok(Self { host: gpu.pinned(BUFFER_BYTES)?, copied: Event::new(gpu)? })
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
         std::thread::scope(|scope| {
             for thread in 0..3u32 {
                 scope.spawn(move || {
-                    for len in [MIN / 4 - 1, MIN / 4, 5 * COPY_BYTES + 3] {
+                    for len in [MIN / 4 - 1, MIN / 4, 5 * BUFFER_BYTES + 3] {
                         let data: Vec<u32> = (0..len as u32).map(|i| i ^ thread << 24).collect();
                         let copy = gpu.upload(&data).unwrap();
                         assert!(copy.to_vec().unwrap() == data, "{len} numbers");

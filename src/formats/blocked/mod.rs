@@ -235,7 +235,8 @@ struct Estimate {
     near: u64,
     far: u64,
     tiles: u64,
-    /// Non-empty cells. Every piece adds at most one segment.
+    /// Number of non-empty cells. Every piece cuts at most one cell, which then has one more
+    /// segment.
     cells: u64,
     /// Rows whose sum is written directly, and rows that are split or empty.
     whole_rows: u64,

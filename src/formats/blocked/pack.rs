@@ -20,15 +20,15 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Entries of a row that are classified as hot or not together: a piece reads those of the cells
-/// that it begins and ends in again.
+/// Largest number of entries of a row in a [`CellRange`] with `hot`. A piece that begins or ends
+/// inside a range classifies the entries of that range again.
 const MAX_ENTRIES: usize = 1024;
 
 /// Consecutive entries of a cell: with `kib` all, with `hot` those among [`MAX_ENTRIES`] entries of
 /// the row.
 #[derive(Debug, Clone, Copy)]
 struct CellRange {
-    /// Number of its window, replaced by that of its tile.
+    /// Number of its window, then of its tile; with `hot` 0 for near and 1 for far entries.
     tile: u32,
     row: u32,
     /// Its first entry in the row.
@@ -131,35 +131,30 @@ fn cells(
 ) -> Result<(Vec<CellRange>, Vec<[u32; 2]>), Error> {
     // A row has at most as many cells as windows and entries; joining the lists takes as much
     // again.
-    let cells = panels.iter().map(|(panel, _)| panel.rows.len() * panel.windows as usize).sum();
-    check_room(a.nnz().min(cells).saturating_mul(2 * size_of::<CellRange>()))?;
+    let possible = panels.iter().map(|(panel, _)| panel.rows.len() * panel.windows as usize).sum();
+    check_room(a.nnz().min(possible).saturating_mul(2 * size_of::<CellRange>()))?;
     let tasks: Vec<_> = panels
         .iter()
         .flat_map(|(panel, first)| {
             tasks(a.row_ptr(), panel.rows.clone()).map(move |rows| (panel, *first, rows))
         })
         .collect();
-    let cells = parallel::map(tasks.len(), 1, |task| {
+    let lists = parallel::map(tasks.len(), 1, |task| {
         let (panel, first_window, rows) = &tasks[task];
-        let mut cells = Vec::new();
+        let mut list = Vec::new();
         for row in rows.clone() {
             let mut first = 0;
             let most = a.row(row).len().min(panel.windows as usize);
-            reserve(&mut cells, most)?;
+            reserve(&mut list, most)?;
             panel.for_each_cell(a.row(row), |window, count| {
                 let count = count as u32;
-                cells.push(CellRange {
-                    tile: first_window + window,
-                    row: row as u32,
-                    first,
-                    count,
-                });
+                list.push(CellRange { tile: first_window + window, row: row as u32, first, count });
                 first += count;
             });
         }
-        Ok(cells)
+        Ok(list)
     });
-    let mut cells = joined(&cells.into_iter().collect::<Result<Vec<_>, Error>>()?)?;
+    let mut cells = joined(&lists.into_iter().collect::<Result<Vec<_>, Error>>()?)?;
     // A stable sort would need memory; the cells are in this order of rows.
     cells.par_sort_unstable_by_key(|cell| (cell.tile, cell.row, cell.first));
     let mut windows = Vec::new();
@@ -199,7 +194,7 @@ fn hottest(a: CsrColumns<'_>, count: usize) -> Result<Vec<u32>, Error> {
     Ok(hot)
 }
 
-/// Non-empty cells of all rows in hot columns, and those in the other columns.
+/// Ranges of the cells of all rows: of near entries, and of far ones.
 fn hot_and_other_cells(
     a: CsrColumns<'_>,
     numbers: &[u32],
@@ -225,14 +220,14 @@ fn hot_and_other_cells(
     Ok((joined(&near)?, joined(&far)?))
 }
 
-/// Positions of the entries of a cell.
+/// Positions of the entries of a range.
 trait EntrySource: Sync {
     /// Calls `visit` for a range of the entries, with the number of each in the matrix and its
     /// column in the tile.
     fn for_each(&self, cell: &CellRange, range: Range<u32>, visit: impl FnMut(usize, u32));
 }
 
-/// Cells whose entries are consecutive in the matrix.
+/// Ranges whose entries are consecutive in the matrix.
 struct Contiguous<'a> {
     a: CsrColumns<'a>,
     windows: &'a [[u32; 2]],
@@ -249,8 +244,7 @@ impl EntrySource for Contiguous<'_> {
     }
 }
 
-/// Cells whose entries alternate with others in the matrix: the hot entries, or those that are not
-/// hot.
+/// Ranges whose entries alternate with others in the matrix: the near entries, or the far ones.
 struct Classified<'a> {
     a: CsrColumns<'a>,
     /// Number of each column among the hot ones, or [`COLD`].

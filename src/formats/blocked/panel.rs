@@ -97,8 +97,8 @@ pub(super) struct PanelRows<'a> {
     nrows: usize,
     nnz: usize,
     rows: Rows<'a>,
-    /// Sampling distance in rows: one row in `sampling` is examined; `usize::MAX` examines every
-    /// row.
+    /// Rows of a panel after which the distance to the next examined row grows by one:
+    /// `usize::MAX` examines every row.
     sampling: usize,
 }
 
@@ -119,8 +119,8 @@ impl<'a> PanelRows<'a> {
         Self { nrows: a.nrows(), nnz: a.nnz(), rows, sampling: usize::MAX }
     }
 
-    /// Approximate panels that begin with the rows `firsts`, of which one row in `sampling` is
-    /// examined.
+    /// Approximate panels that begin with the rows `firsts`, whose rows are examined at distances
+    /// that grow by one every `sampling` rows.
     ///
     /// # Errors
     ///

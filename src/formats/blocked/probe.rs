@@ -7,8 +7,8 @@ use crate::{Error, parallel};
 /// Number of sampled panels.
 const PANELS: usize = 8;
 
-/// Rows of a panel whose column span is sampled.
-const REACHES: usize = 64;
+/// Rows at the start of a panel that are all examined.
+const DENSE_ROWS: usize = 64;
 
 /// Estimated work with tiles, for a matrix whose gathers miss the cache. Estimated from a
 /// sample of its panels and entries.
@@ -27,7 +27,7 @@ pub(super) struct TileEstimate {
     pub(super) columns: u32,
     /// Non-empty cells over entries if every panel is cut into windows of `columns` columns.
     pub(super) cells: f64,
-    /// Tiles with entries over entries, in windows.
+    /// Tiles per entry if every panel is cut into windows of `columns` columns.
     pub(super) tiles: f64,
     /// Share of the entries that lie in the `columns` columns with the most entries.
     pub(super) hot: f64,
@@ -67,7 +67,7 @@ impl Blocking {
         if rows.nnz < Self::MIN || missing < Self::MISSING {
             return Ok(None);
         }
-        let rows = PanelRows::sampled(a, REACHES, (0..PANELS).map(|i| first_row(a.nrows(), i)))?;
+        let rows = PanelRows::sampled(a, DENSE_ROWS, (0..PANELS).map(|i| first_row(a.nrows(), i)))?;
         let [wide, narrow] = Self::COLUMNS.map(|columns| PanelSample::of(a, &rows, columns));
         let (panels, entries, ncols) = ([wide?, narrow?], EntrySample::of(a)?, a.ncols());
         let (panels, hot) = parallel::join(

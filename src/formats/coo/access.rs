@@ -25,7 +25,7 @@ impl<T: Scalar> Access<T> for HostCoo<T> {
         self.row_idx.insert(place, row as u32);
         self.col_idx.insert(place, col);
         self.values.insert(place, value);
-        self.parts = partition(self.values.len(), 1, |k| k as u64);
+        self.tasks = partition(self.values.len(), 1, |k| k as u64);
         Ok(())
     }
 }

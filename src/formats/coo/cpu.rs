@@ -1,27 +1,27 @@
-//! COO on the CPU: every part sums the rows that begin in it, and carries the sum of its entries of
+//! COO on the CPU: every task sums the rows that begin in it, and carries the sum of its entries of
 //! the previous row.
 
 use super::HostCoo;
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, element, element_at, run_tasks};
+use crate::device::cpu::{CpuKernel, MAX_TASKS, Output, Vector, element, element_at, run_tasks};
 use std::ops::Range;
 
 /// `y = A x`, or `y = y + A x` when `ADD`.
 pub(super) fn spmv<T: Scalar, const ADD: bool>(a: &HostCoo<T>, x: &[T], y: &mut [T]) {
-    let mut carries = [T::ZERO; MAX_PARTS + 1];
+    let mut carries = [T::ZERO; MAX_TASKS + 1];
     let y = Output::new(y);
     let kernel = CooKernel::<T, ADD> { a, x, y, carries: Output::new(&mut carries) };
     // SAFETY: the matrix was checked and the caller checked the vectors; a row is written by the
-    // part it begins in, a carry by its own part.
-    unsafe { run_tasks(&a.parts, &kernel) };
-    let inner = &a.parts[1..a.parts.len() - 1];
+    // task it begins in, a carry by its own task.
+    unsafe { run_tasks(&a.tasks, &kernel) };
+    let inner = &a.tasks[1..a.tasks.len() - 1];
     for (&start, &carry) in inner.iter().zip(&carries[1..]) {
-        // SAFETY: all parts are done, and the row began in an earlier one, which wrote it.
+        // SAFETY: all tasks are done, and the row began in an earlier one, which wrote it.
         unsafe { y.add(a.row_idx[start - 1] as usize, carry) };
     }
 }
 
-/// Kernel over parts of the entries: a range is a range of entries.
+/// Kernel over tasks of the entries: a range is a range of entries.
 struct CooKernel<'a, T, const ADD: bool> {
     a: &'a HostCoo<T>,
     x: &'a [T],
@@ -36,15 +36,15 @@ impl<T: Scalar, const ADD: bool> CpuKernel<T> for CooKernel<'_, T, ADD> {
         let mut k = range.start;
         // First row that is not written yet.
         let mut next_row = 0;
-        // SAFETY: rows that begin in the range are this part's, as are the empty rows before each
+        // SAFETY: rows that begin in the range are this task's, as are the empty rows before each
         // of them.
         unsafe {
             if range.start > 0 {
                 let row = row_idx[range.start - 1];
                 next_row = row as usize + 1;
-                let part = self.a.parts.partition_point(|&p| p < range.start);
+                let task = self.a.tasks.partition_point(|&p| p < range.start);
                 let carry = self.segment::<V>(row, &mut k, range.end);
-                self.carries.set(part, carry);
+                self.carries.set(task, carry);
             }
             while k < range.end {
                 let row = row_idx[k];

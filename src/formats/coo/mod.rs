@@ -18,7 +18,7 @@
 //! with the axpby epilogue.
 //!
 //! Source: Bell & Garland, SC'09, §4.1; the SpMV is their segmented reduction, cut into equal
-//! parts.
+//! tasks or chunks.
 #![doc = include_str!("operations.md")]
 
 mod access;
@@ -47,7 +47,8 @@ pub(crate) struct Coo;
 /// Plan of COO: the summation of the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CooPlan {
-    /// `coo`: equally many entries per part; the sums of rows that are cut are added afterwards.
+    /// `coo`: equally many entries per task, on a GPU per chunk; the sums of rows that are cut are
+    /// added afterwards.
     Segments,
     /// `coo(atomic)`: every entry is added to `y` individually, in any order; the bits of `y` may
     /// differ from one SpMV to the next.
@@ -150,8 +151,8 @@ pub(crate) struct HostCoo<T> {
     row_idx: Vec<u32>,
     col_idx: Vec<u32>,
     values: Vec<T>,
-    /// Bounds of the parts, in entries.
-    parts: Box<[usize]>,
+    /// Bounds of the tasks, in entries.
+    tasks: Box<[usize]>,
 }
 
 impl<T: Scalar> HostCoo<T> {
@@ -184,8 +185,8 @@ impl<T: Scalar> HostCoo<T> {
         col_idx: Vec<u32>,
         values: Vec<T>,
     ) -> Self {
-        let parts = partition(values.len(), 1, |k| k as u64);
-        Self { plan: CooPlan::Segments, nrows, ncols, row_idx, col_idx, values, parts }
+        let tasks = partition(values.len(), 1, |k| k as u64);
+        Self { plan: CooPlan::Segments, nrows, ncols, row_idx, col_idx, values, tasks }
     }
 
     /// Matrix without entries.

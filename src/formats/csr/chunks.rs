@@ -128,14 +128,14 @@ impl Cutting {
     /// Cutting of a matrix with the given row offsets.
     pub(super) fn of_rows(row_ptr: &[usize]) -> Self {
         /// Rows whose lengths a task sums.
-        const PART: usize = 1 << 14;
+        const TASK: usize = 1 << 14;
         let nrows = row_ptr.len() - 1;
         let longer = |len| {
-            let of_part = |rows: Range<usize>| -> u64 {
+            let of_task = |rows: Range<usize>| -> u64 {
                 let ends = row_ptr[rows.start..=rows.end].windows(2);
                 ends.map(|pair| (pair[1] - pair[0]) as u64).filter(|&own| own > len).sum()
             };
-            parallel::map_ranges(nrows, PART, of_part).into_iter().sum()
+            parallel::map_ranges(nrows, TASK, of_task).into_iter().sum()
         };
         Self::of(nrows as u64, row_ptr[nrows] as u64, longer)
     }

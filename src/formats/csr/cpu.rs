@@ -3,7 +3,7 @@
 use super::{CsrPlan, HostCsr, RowOffsets};
 use crate::Scalar;
 use crate::device::cpu::{
-    CpuKernel, MAX_PARTS, Output, Vector, dispatch, element, element_at, for_each_task, prefetch,
+    CpuKernel, MAX_TASKS, Output, Vector, dispatch, element, element_at, for_each_task, prefetch,
 };
 use std::ops::Range;
 
@@ -83,7 +83,7 @@ pub(super) fn for_each_block<T>(
 
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &HostCsr<T>, x: &[T], y: &mut [T]) {
-    let parts = &a.arrangement.parts;
+    let tasks = &a.arrangement.tasks;
     let multiply = match a.arrangement.plan {
         CsrPlan::Scalar => sums::<T, 1>,
         CsrPlan::Vector(2) => sums::<T, 2>,
@@ -91,11 +91,11 @@ pub(super) fn spmv<T: Scalar>(a: &HostCsr<T>, x: &[T], y: &mut [T]) {
         CsrPlan::Vector(8) => sums::<T, 8>,
         CsrPlan::Vector(16) => sums::<T, 16>,
         CsrPlan::Vector(_) => sums::<T, 32>,
-        CsrPlan::Balanced => return balanced(a, parts, x, y),
+        CsrPlan::Balanced => return balanced(a, tasks, x, y),
     };
     let y = Output::new(y);
-    for_each_task(parts, |rows| {
-        // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
+    for_each_task(tasks, |rows| {
+        // SAFETY: the matrix was checked and the caller checked the vectors; tasks share no row.
         for_each_block(a, rows, &|block, rows| unsafe {
             multiply(CsrArrays { block, x, y: y.skip(block.first_row) }, rows);
         });
@@ -130,7 +130,7 @@ impl<T: Scalar, const W: usize> CpuKernel<T> for RowSums<'_, T, W> {
         let mut start = row_ptr[range.start] as usize;
         for row in range {
             let end = row_ptr[row + 1] as usize;
-            // SAFETY: the entries are those of the row, and only this part writes it.
+            // SAFETY: the entries are those of the row, and only this task writes it.
             unsafe { y.set(row, self.0.dot::<V, W>(start..end)) };
             start = end;
         }
@@ -229,28 +229,28 @@ impl<T: Scalar> CsrArrays<'_, T> {
     }
 }
 
-/// Multiplies with equally many entries per part: the rows that begin in a part are written, the
+/// Multiplies with equally many entries per task: the rows that begin in a task are written, the
 /// sum of the row that began before it is carried.
-fn balanced<T: Scalar>(a: &HostCsr<T>, parts: &[usize], x: &[T], y: &mut [T]) {
+fn balanced<T: Scalar>(a: &HostCsr<T>, tasks: &[usize], x: &[T], y: &mut [T]) {
     let y = Output::new(y);
-    let mut carries = [T::ZERO; MAX_PARTS + 1];
+    let mut carries = [T::ZERO; MAX_TASKS + 1];
     let carried = Output::new(&mut carries);
-    for_each_task(parts, |entries| {
+    for_each_task(tasks, |entries| {
         let rows = a.rows_that_begin_in(entries.clone());
         // SAFETY: the matrix was checked and the caller checked the vectors; the rows begin in this
-        // part, and a carry is written by its own part.
+        // task, and a carry is written by its own task.
         unsafe {
             if entries.start > 0 {
-                let part = parts.partition_point(|&p| p < entries.start);
+                let task = tasks.partition_point(|&p| p < entries.start);
                 let end = a.row_ptr.get(rows.start).min(entries.end);
                 let block = NarrowRows {
-                    first_row: part,
+                    first_row: task,
                     first_entry: entries.start,
                     row_ptr: &[0, (end - entries.start) as u32],
                     col_idx: &a.col_idx[entries.start..],
                     values: &a.values[entries.start..],
                 };
-                let rows = CsrArrays { block, x, y: carried.skip(part) };
+                let rows = CsrArrays { block, x, y: carried.skip(task) };
                 dispatch(&Balanced { rows, end: usize::MAX }, 0..1);
             }
             for_each_block(a, rows, &|block, rows| {
@@ -260,10 +260,10 @@ fn balanced<T: Scalar>(a: &HostCsr<T>, parts: &[usize], x: &[T], y: &mut [T]) {
             });
         }
     });
-    for (&start, &carry) in parts[1..parts.len() - 1].iter().zip(&carries[1..]) {
+    for (&start, &carry) in tasks[1..tasks.len() - 1].iter().zip(&carries[1..]) {
         let row = a.row_ptr.first_row(start) - 1;
-        // SAFETY: all parts are done; entry `start` is not the first, so a row began before it, and
-        // its part wrote it.
+        // SAFETY: all tasks are done; entry `start` is not the first, so a row began before it, and
+        // its task wrote it.
         unsafe { y.add(row, carry) };
     }
 }
@@ -281,7 +281,7 @@ impl<T> HostCsr<T> {
 /// Kernel of [`balanced`] over a range of rows.
 struct Balanced<'a, T> {
     rows: CsrArrays<'a, T>,
-    /// End of the entries of the part, counted in the block.
+    /// End of the entries of the task, counted in the block.
     end: usize,
 }
 
@@ -309,7 +309,7 @@ impl<T: Scalar> CpuKernel<T> for Balanced<'_, T> {
         let CsrArrays { block: NarrowRows { row_ptr, .. }, y, .. } = self.rows;
         for row in range {
             let end = (row_ptr[row + 1] as usize).min(self.end);
-            // SAFETY: the entries are those of the row in this part, where it begins.
+            // SAFETY: the entries are those of the row in this task, where it begins.
             unsafe { y.set(row, self.dot::<V>(row_ptr[row] as usize..end)) };
         }
     }

@@ -14,7 +14,7 @@
 //!
 //! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland,
 //! SC'09, §4.3 (one or several threads per row); Merrill & Garland, SC'16 (equally many nonzeros
-//! per part).
+//! per task).
 #![doc = include_str!("operations.md")]
 
 mod access;
@@ -51,8 +51,8 @@ pub enum CsrPlan {
     Scalar,
     /// `csr(vector:W)`: W running sums per row, W one of 2, 4, 8, 16, 32.
     Vector(u32),
-    /// `csr(balanced)`: equally many entries per part; the sums of rows that are cut are added
-    /// afterwards.
+    /// `csr(balanced)`: equally many entries per task, on a GPU per chunk; the sums of rows that
+    /// are cut are added afterwards.
     Balanced,
 }
 
@@ -215,8 +215,8 @@ struct Arrangement {
     plan: CsrPlan,
     /// For [`CsrPlan::Balanced`] on a GPU: the partition into chunks.
     chunking: Chunking,
-    /// Bounds of the parts: in rows, or in entries for [`CsrPlan::Balanced`].
-    parts: Box<[usize]>,
+    /// Bounds of the tasks: in rows, or in entries for [`CsrPlan::Balanced`].
+    tasks: Box<[usize]>,
 }
 
 impl Arrangement {
@@ -227,12 +227,12 @@ impl Arrangement {
         nrows: usize,
         before: impl Fn(usize) -> usize,
     ) -> Self {
-        let parts = match plan {
+        let tasks = match plan {
             CsrPlan::Balanced => partition(before(nrows), 1, |k| k as u64),
             // Beginning and ending a row costs about as much as an entry.
             _ => partition(nrows, 1, |row| (before(row) + row) as u64),
         };
-        Self { plan, chunking, parts }
+        Self { plan, chunking, tasks }
     }
 
     /// Bytes of the chunk table on a GPU.

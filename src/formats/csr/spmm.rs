@@ -17,12 +17,12 @@ const GATHERED: usize = 1024;
 impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
     unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
         let HostVectors { y, row, .. } = vectors;
-        for_each_task(&self.arrangement.parts, |part| {
+        for_each_task(&self.arrangement.tasks, |task| {
             let rows = match self.arrangement.plan {
-                CsrPlan::Balanced => self.rows_that_begin_in(part),
-                _ => part,
+                CsrPlan::Balanced => self.rows_that_begin_in(task),
+                _ => task,
             };
-            // SAFETY: the matrix was checked; parts share no row.
+            // SAFETY: the matrix was checked; tasks share no row.
             for_each_block(self, rows, &|block, rows| unsafe {
                 let y = y.skip(block.first_row * row);
                 dispatch(&SpmmKernel { a: block, vectors: HostVectors { y, ..vectors } }, rows);
@@ -45,7 +45,7 @@ impl<T: Scalar> CpuKernel<T> for SpmmKernel<'_, T> {
         let at_once = if direct { rows.len().max(1) } else { GATHERED / count };
         let mut gathered = [const { MaybeUninit::<T>::uninit() }; GATHERED];
         let gathered = gathered.as_mut_ptr().cast::<T>();
-        // SAFETY: the rows belong to this part, and there is room for every vector. Sums are
+        // SAFETY: the rows belong to this task, and there is room for every vector. Sums are
         // gathered before they are read.
         unsafe {
             for start in rows.clone().step_by(at_once) {

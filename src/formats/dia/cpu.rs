@@ -7,8 +7,8 @@ use std::ops::Range;
 
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &HostDia<T>, x: &[T], y: &mut [T]) {
-    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
-    unsafe { run_tasks(&a.parts, &DiaKernel { a, x, y: Output::new(y) }) };
+    // SAFETY: the matrix was checked and the caller checked the vectors; tasks share no row.
+    unsafe { run_tasks(&a.tasks, &DiaKernel { a, x, y: Output::new(y) }) };
 }
 
 /// Kernel over rows: a range is a range of rows that begins with a slice.
@@ -23,7 +23,7 @@ impl<T: Scalar> CpuKernel<T> for DiaKernel<'_, T> {
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let whole = range.start + (range.end - range.start) / SLICE * SLICE;
         for start in (range.start..whole).step_by(SLICE) {
-            // SAFETY: the rows of the slice belong to this part; a slice is so many vectors.
+            // SAFETY: the rows of the slice belong to this task; a slice is so many vectors.
             unsafe {
                 match V::LANES {
                     16 => self.slice::<V, 2>(start),

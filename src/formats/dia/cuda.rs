@@ -66,7 +66,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceDia<T> {
             offsets: self.offsets.to_vec()?,
             masks: self.masks.to_vec()?,
             values: self.values.to_vec()?,
-            parts: Box::default(),
+            tasks: Box::default(),
         };
         host.unpack()
     }

@@ -156,8 +156,8 @@ pub(crate) struct HostDia<T> {
     offsets: Vec<i64>,
     masks: Vec<u32>,
     values: Vec<T>,
-    /// Bounds of the parts, in rows: multiples of [`SLICE`].
-    parts: Box<[usize]>,
+    /// Bounds of the tasks, in rows: multiples of [`SLICE`].
+    tasks: Box<[usize]>,
 }
 
 impl<T: Scalar> HostDia<T> {
@@ -171,8 +171,8 @@ impl<T: Scalar> HostDia<T> {
         let mut masks = try_zeroed::<u32>(nrows.div_ceil(SLICE) * count)?;
         let mut values = try_zeroed::<T>(nrows.saturating_mul(count))?;
         let (all_masks, slots) = (Output::new(&mut masks), Output::new(&mut values));
-        let parts = partition(nrows, SLICE, |rows| rows as u64 * (count as u64 + 1));
-        for_each_task(&parts, |rows| {
+        let tasks = partition(nrows, SLICE, |rows| rows as u64 * (count as u64 + 1));
+        for_each_task(&tasks, |rows| {
             let mut bits = vec![0u32; count];
             for start in rows.clone().step_by(SLICE) {
                 let end = (start + SLICE).min(rows.end);
@@ -184,7 +184,7 @@ impl<T: Scalar> HostDia<T> {
                         if let Some((_, &value)) = entries.next_if(here) {
                             bits[diagonal] |= 1 << (row - start);
                             let slot = start * count + diagonal * (end - start) + row - start;
-                            // SAFETY: the slots of a slice belong to the part with its rows.
+                            // SAFETY: the slots of a slice belong to the task with its rows.
                             unsafe { slots.set(slot, value) };
                         }
                     }
@@ -197,7 +197,7 @@ impl<T: Scalar> HostDia<T> {
                 }
             }
         });
-        Ok(Self { nrows, ncols: a.ncols(), offsets, masks, values, parts })
+        Ok(Self { nrows, ncols: a.ncols(), offsets, masks, values, tasks })
     }
 
     /// Slot of a row on a diagonal, given by its number.

@@ -5,7 +5,7 @@ use crate::Scalar;
 use crate::device::cpu::{CpuKernel, Output, Slots, Vector, element_at, run_tasks, strip};
 use std::ops::Range;
 
-/// Granularity of parts in rows: four vectors of 16.
+/// Granularity of tasks in rows: four vectors of 16.
 pub(super) const STRIP_ROWS: usize = 64;
 
 /// Prefetch distance in slots, for every column; measured on Zen 4, 64 to 512 are alike and a third
@@ -17,8 +17,8 @@ const VECTORS: usize = 4;
 
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &HostEll<T>, x: &[T], y: &mut [T]) {
-    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
-    unsafe { run_tasks(&a.parts, &Strips { a, x, y: Output::new(y) }) };
+    // SAFETY: the matrix was checked and the caller checked the vectors; tasks share no row.
+    unsafe { run_tasks(&a.tasks, &Strips { a, x, y: Output::new(y) }) };
 }
 
 /// Kernel over rows: a range is a range of rows.
@@ -32,7 +32,7 @@ impl<T: Scalar> CpuKernel<T> for Strips<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let mut row = range.start;
-        // SAFETY: the rows of the range belong to this part.
+        // SAFETY: the rows of the range belong to this task.
         unsafe {
             while row + VECTORS * V::LANES <= range.end {
                 self.strip::<V, VECTORS>(row);

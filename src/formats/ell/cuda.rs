@@ -80,7 +80,7 @@ impl<T: Scalar> DeviceEll<T> {
             values: self.values.to_vec()?,
             row_len: self.row_len.as_ref().map(Buffer::to_vec).transpose()?,
             consecutive: false,
-            parts: Box::default(),
+            tasks: Box::default(),
         })
     }
 

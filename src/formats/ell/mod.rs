@@ -153,8 +153,8 @@ pub(crate) struct HostEll<T> {
     values: Vec<T>,
     row_len: Option<Vec<u32>>,
     consecutive: bool,
-    /// Bounds of the parts, in rows.
-    parts: Box<[usize]>,
+    /// Bounds of the tasks, in rows.
+    tasks: Box<[usize]>,
 }
 
 impl<T: Scalar> HostEll<T> {
@@ -169,8 +169,8 @@ impl<T: Scalar> HostEll<T> {
         let mut values = try_zeroed::<T>(nrows.saturating_mul(width))?;
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
         let row_len: Vec<u32> = listed((0..nrows).map(|row| a.row_len(row).min(width) as u32))?;
-        let parts = partition(nrows, cpu::STRIP_ROWS, |rows| rows as u64 * (width as u64 + 1));
-        for_each_task(&parts, |rows| {
+        let tasks = partition(nrows, cpu::STRIP_ROWS, |rows| rows as u64 * (width as u64 + 1));
+        for_each_task(&tasks, |rows| {
             // Blocks small enough that their part of the CSR arrays stays in the cache while slot
             // after slot is filled.
             for start in rows.clone().step_by(cpu::STRIP_ROWS) {
@@ -179,7 +179,7 @@ impl<T: Scalar> HostEll<T> {
                     for (row, &len) in strip.clone().zip(&row_len[strip]) {
                         let entry = a.row_ptr()[row] + k;
                         let filled = k < len as usize;
-                        // SAFETY: slot k of a row belongs to the part that has the row.
+                        // SAFETY: slot k of a row belongs to the task that has the row.
                         unsafe {
                             cols.set(
                                 k * nrows + row,
@@ -202,7 +202,7 @@ impl<T: Scalar> HostEll<T> {
             col_idx,
             values,
             row_len: lengths.then_some(row_len),
-            parts,
+            tasks,
         })
     }
 

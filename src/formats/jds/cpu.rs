@@ -22,14 +22,14 @@ pub(super) fn spmv<T: Scalar>(a: &HostJds<T>, x: &[T], y: &mut [T]) {
         ahead: AHEAD,
     };
     let y = Output::new(y);
-    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no row.
+    // SAFETY: the matrix was checked and the caller checked the vectors; tasks share no row.
     unsafe {
         match &a.table {
             SlotPositions::Diagonals(jd_ptr) => {
-                run_tasks(&a.parts, &Diagonals { a, slots, jd_ptr, y })
+                run_tasks(&a.tasks, &Diagonals { a, slots, jd_ptr, y })
             }
             SlotPositions::Sections(sections) => {
-                run_tasks(&a.parts, &Sections { a, slots, sections, y })
+                run_tasks(&a.tasks, &Sections { a, slots, sections, y })
             }
         }
     }
@@ -68,7 +68,7 @@ impl<T: Scalar> CpuKernel<T> for Diagonals<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         let mut first = range.start;
-        // SAFETY: the rows of the range belong to this part.
+        // SAFETY: the rows of the range belong to this task.
         unsafe {
             while first + VECTORS * V::LANES <= range.end {
                 self.strip::<V, VECTORS>(first, range.end);
@@ -134,7 +134,7 @@ impl<T: Scalar> CpuKernel<T> for Sections<'_, T> {
         let first = self.sections.partition_point(|s| s.first_row + s.rows <= range.start);
         for s in self.sections[first..].iter().take_while(|s| s.first_row < range.end) {
             let rows = range.start.max(s.first_row)..range.end.min(s.first_row + s.rows);
-            // SAFETY: the rows of the range belong to this part.
+            // SAFETY: the rows of the range belong to this task.
             unsafe { self.section::<V>(s, rows) };
         }
     }

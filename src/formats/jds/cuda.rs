@@ -30,7 +30,7 @@ pub(super) struct DeviceJds<T> {
 }
 
 impl Section {
-    /// Words of a row of the table.
+    /// Number of words of a section in the table.
     const WORDS: usize = 5;
 
     /// Words in the order of `Section` in `kernels/jds.cu`.
@@ -63,7 +63,7 @@ impl<T: Scalar> DeviceJds<T> {
             tail: tail.map(|tail| tail.upload_arrays(gpu)).transpose()?,
         };
         let (perm, table) = (gpu.upload(&host.perm)?, gpu.upload(&host.table.words())?);
-        Self::of_parts(gpu, host.plan, host.ncols, perm, (&host.table, table), packed)
+        Self::from_buffers(gpu, host.plan, host.ncols, perm, (&host.table, table), packed)
     }
 
     /// Packs a matrix in GPU memory.
@@ -78,10 +78,10 @@ impl<T: Scalar> DeviceJds<T> {
             SlotPositions::Sections(all) => RowSlots::Sections(table.ptr(), all.len() as u32),
         };
         let packed = packer.pack(perm.ptr(), on_gpu, positions.slots(), cut)?;
-        Self::of_parts(a.gpu, *plan, a.ncols, perm, (&positions, table), packed)
+        Self::from_buffers(a.gpu, *plan, a.ncols, perm, (&positions, table), packed)
     }
 
-    fn of_parts(
+    fn from_buffers(
         gpu: Gpu,
         plan: JdsPlan,
         ncols: usize,
@@ -124,7 +124,7 @@ impl<T: Scalar> DeviceJds<T> {
     }
 
     /// Launch for all rows.
-    fn at_once(&self, x: Ptr<T>, out: Out<'_, T>) -> Launch {
+    fn launch_all(&self, x: Ptr<T>, out: Out<'_, T>) -> Launch {
         let nrows = self.perm.len();
         let launch = Launch::over(nrows, 1);
         match self.plan.layout {
@@ -155,7 +155,7 @@ impl<T: Scalar> DeviceJds<T> {
     }
 
     /// Launch for one section.
-    fn alone(&self, section: &Section, x: Ptr<T>, out: Out<'_, T>) -> Launch {
+    fn launch_section(&self, section: &Section, x: Ptr<T>, out: Out<'_, T>) -> Launch {
         let [first_row, rows, width, full, start] = section.words();
         Launch::over(section.rows, 1).with(kernels::jds::Section {
             first_row,
@@ -182,11 +182,11 @@ impl<T: Scalar> DeviceJds<T> {
         let Some(sections) = &self.each else {
             // SAFETY: the kernel is `jds_diagonals` or `jds_sections`, by the plan; the vectors are
             // the caller's promise.
-            return unsafe { self.kernel.launch(queue, &out, self.at_once(x, out)) };
+            return unsafe { self.kernel.launch(queue, &out, self.launch_all(x, out)) };
         };
         for section in sections {
             // SAFETY: the kernel is `jds_section`; as above.
-            unsafe { self.kernel.launch(queue, &out, self.alone(section, x, out))? };
+            unsafe { self.kernel.launch(queue, &out, self.launch_section(section, x, out))? };
         }
         Ok(())
     }
@@ -197,9 +197,9 @@ impl<T: Scalar> DeviceJds<T> {
             JdsLayout::Diagonals => SlotPositions::Diagonals(words.collect()),
             JdsLayout::Sections(..) => {
                 let words: Vec<usize> = words.collect();
-                let (lines, _) = words.as_chunks::<{ Section::WORDS }>();
+                let (sections, _) = words.as_chunks::<{ Section::WORDS }>();
                 SlotPositions::Sections(
-                    lines.iter().map(|&line| Section::from_words(line)).collect(),
+                    sections.iter().map(|&words| Section::from_words(words)).collect(),
                 )
             }
         };
@@ -212,7 +212,7 @@ impl<T: Scalar> DeviceJds<T> {
             values: self.values.to_vec()?,
             consecutive: false,
             tail: self.tail.as_ref().map(DeviceTail::to_host).transpose()?,
-            parts: Box::default(),
+            tasks: Box::default(),
         })
     }
 }

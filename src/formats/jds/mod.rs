@@ -198,8 +198,8 @@ pub(crate) struct HostJds<T> {
     values: Vec<T>,
     consecutive: bool,
     tail: Option<HostCoo<T>>,
-    /// Bounds of the parts, in sorted rows.
-    parts: Box<[usize]>,
+    /// Bounds of the tasks, in sorted rows.
+    tasks: Box<[usize]>,
 }
 
 /// Positions of the slots.
@@ -224,16 +224,16 @@ impl<T: Scalar> HostJds<T> {
         for &row in &perm {
             before.push(before[before.len() - 1] + len(row) as u64 + 1);
         }
-        let parts = partition(perm.len(), STRIP_ROWS as usize, |rows| before[rows]);
+        let tasks = partition(perm.len(), STRIP_ROWS as usize, |rows| before[rows]);
         let mut col_idx = try_zeroed::<u32>(table.slots())?;
         let mut values = try_zeroed::<T>(table.slots())?;
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
-        for_each_task(&parts, |range| {
+        for_each_task(&tasks, |range| {
             for i in range {
                 let (row_cols, row_vals) = a.row(perm[i] as usize);
                 let filled = len(perm[i]);
                 for (k, at) in table.slots_of(i).enumerate() {
-                    // SAFETY: the slots of a row belong to the part that has the row.
+                    // SAFETY: the slots of a row belong to the task that has the row.
                     unsafe {
                         cols.set(at, if k < filled { row_cols[k] } else { PADDING });
                         if k < filled {
@@ -254,7 +254,7 @@ impl<T: Scalar> HostJds<T> {
             values,
             consecutive,
             tail,
-            parts,
+            tasks,
         })
     }
 

@@ -7,7 +7,7 @@ use super::long::{LongRows, entries};
 use super::slice::Slice;
 use super::source::{AHEAD, Codes, Plain, Same, Source, Widened};
 use crate::device::cpu::{
-    CpuKernel, MAX_PARTS, Output, Vector, element, element_at, prefetch, read, run_tasks, set_lanes,
+    CpuKernel, MAX_TASKS, Output, Vector, element, element_at, prefetch, read, run_tasks, set_lanes,
 };
 use crate::precision::{Bf16, F16};
 use crate::{Precision, Scalar, ScalarKind};
@@ -84,8 +84,8 @@ unsafe fn multiply<T: Scalar>(
 
 impl<T: Scalar> Multiply<T> for HostPsell<T> {
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
-        // SAFETY: the caller's promise; parts share no slice, and slices share no row.
-        unsafe { run_tasks(&self.parts, &SliceKernel { a: self, values, x, y }) };
+        // SAFETY: the caller's promise; tasks share no slice, and slices share no row.
+        unsafe { run_tasks(&self.tasks, &SliceKernel { a: self, values, x, y }) };
     }
 }
 
@@ -101,7 +101,7 @@ impl<T: Scalar, S: Source<T>> CpuKernel<T> for SliceKernel<'_, T, S> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
         for s in range {
-            // SAFETY: the slice belongs to this part; two or four vectors are its lanes.
+            // SAFETY: the slice belongs to this task; two or four vectors are its lanes.
             unsafe {
                 if const { LANES / V::LANES == 2 } {
                     self.slice::<V, 2>(s);
@@ -328,7 +328,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
     unsafe fn store<V: Vector<T>, const G: usize>(&self, s: usize, sums: [V; G]) {
         let whole =
             (s + 1) * LANES <= self.a.nrows && self.a.perm.is_none() && self.a.skip.is_none();
-        // SAFETY: the rows of the slice belong to this part.
+        // SAFETY: the rows of the slice belong to this task.
         unsafe {
             if whole {
                 write_lanes(sums, self.y.at(s * LANES));
@@ -380,17 +380,17 @@ unsafe fn lanes<T: Scalar, V: Vector<T>, const G: usize>(sums: [V; G]) -> [T; LA
 }
 
 impl<T: Scalar> Multiply<T> for LongRows<T> {
-    // The parts have about the same number of entries and depend on the matrix alone.
+    // The tasks have about the same number of entries and depend on the matrix alone.
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>) {
-        let mut carries = [T::ZERO; MAX_PARTS + 1];
+        let mut carries = [T::ZERO; MAX_TASKS + 1];
         let kernel = LongRowsKernel { a: self, values, x, y, carries: Output::new(&mut carries) };
-        // SAFETY: the caller's promise; a row is written by the part with its first piece, and a
-        // carry by its own part.
-        unsafe { run_tasks(&self.parts, &kernel) };
-        for (&start, &carry) in self.parts[1..self.parts.len() - 1].iter().zip(&carries[1..]) {
+        // SAFETY: the caller's promise; a row is written by the task with its first piece, and a
+        // carry by its own task.
+        unsafe { run_tasks(&self.tasks, &kernel) };
+        for (&start, &carry) in self.tasks[1..self.tasks.len() - 1].iter().zip(&carries[1..]) {
             let piece = &self.pieces[start];
             if (piece.first as usize) < start {
-                // SAFETY: all parts are done, and the row has been written.
+                // SAFETY: all tasks are done, and the row has been written.
                 unsafe { y.add(piece.row as usize, carry) };
             }
         }
@@ -409,16 +409,16 @@ struct LongRowsKernel<'a, T, S> {
 impl<T: Scalar, S: Source<T>> CpuKernel<T> for LongRowsKernel<'_, T, S> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, range: Range<usize>) {
-        let LongRows { pieces, parts, .. } = self.a;
+        let LongRows { pieces, tasks, .. } = self.a;
         for row in pieces[range.clone()].chunk_by(|one, next| one.row == next.row) {
-            // SAFETY: the pieces belong to this part; the row belongs to the part of its first
+            // SAFETY: the pieces belong to this task; the row belongs to the task of its first
             // piece.
             unsafe {
                 let sum = self.dot::<V>(entries(row));
                 if row[0].first as usize >= range.start {
                     self.y.set(row[0].row as usize, sum);
                 } else {
-                    self.carries.set(parts.partition_point(|&start| start < range.start), sum);
+                    self.carries.set(tasks.partition_point(|&start| start < range.start), sum);
                 }
             }
         }

@@ -125,7 +125,7 @@ impl<T: Scalar> DeviceLongRows<T> {
             pieces: self.pieces.to_vec()?,
             col_idx: self.col_idx.to_vec()?,
             values: self.values.to_host()?,
-            parts: Box::default(),
+            tasks: Box::default(),
         })
     }
 
@@ -275,7 +275,7 @@ impl<T: Scalar> DevicePsell<T> {
             perm: download(&self.perm)?,
             skip: download(&self.skip)?,
             long: self.long.as_ref().map(DeviceLongRows::to_host).transpose()?,
-            parts: Box::default(),
+            tasks: Box::default(),
         })
     }
 

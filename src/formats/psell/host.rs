@@ -41,8 +41,8 @@ pub(crate) struct HostPsell<T> {
     /// long rows.
     pub(crate) skip: Option<Vec<u32>>,
     pub(crate) long: Option<LongRows<T>>,
-    /// Bounds of the parts, in slices.
-    pub(crate) parts: Box<[usize]>,
+    /// Bounds of the tasks, in slices.
+    pub(crate) tasks: Box<[usize]>,
 }
 
 impl<T: Scalar> HostPsell<T> {
@@ -91,7 +91,7 @@ impl<T: Scalar> HostPsell<T> {
         let entries = |s: usize| {
             placement.slices.get(s).map_or(placement.entries, |slice| slice.entries_before)
         };
-        let parts = partition(placement.slices.len(), 1, |s| entries(s) + (s * LANES) as u64);
+        let tasks = partition(placement.slices.len(), 1, |s| entries(s) + (s * LANES) as u64);
         let headers = listed(placement.slices.iter().map(|slice| slice.header))?;
         let dictionary = coder.into_dictionary();
         let (nrows, ncols) = (a.nrows(), a.ncols());
@@ -107,7 +107,7 @@ impl<T: Scalar> HostPsell<T> {
             perm,
             skip,
             long,
-            parts,
+            tasks,
         })
     }
 

@@ -295,7 +295,7 @@ fn the_number_of_threads_does_not_count() {
         (&one.headers, &one.index, &one.values),
         (&three.headers, &three.index, &three.values)
     );
-    assert_eq!((one.perm, one.parts), (three.perm, three.parts));
+    assert_eq!((one.perm, one.tasks), (three.perm, three.tasks));
 }
 
 /// Random rows, or nearly a stencil, or nodes of up to three unknowns.

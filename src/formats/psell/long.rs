@@ -35,8 +35,8 @@ pub(crate) struct LongRows<T> {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) col_idx: Vec<u32>,
     pub(crate) values: Stored<T>,
-    /// Bounds of the parts, in pieces.
-    pub(crate) parts: Box<[usize]>,
+    /// Bounds of the tasks, in pieces.
+    pub(crate) tasks: Box<[usize]>,
 }
 
 impl<T: Scalar> LongRows<T> {
@@ -83,14 +83,14 @@ impl<T: Scalar> LongRows<T> {
             let (cols, vals) = a.row(row as usize);
             col_idx[start..start + cols.len()].copy_from_slice(cols);
             for_each_task(&partition(vals.len(), 1, |k| k as u64), |range| {
-                // SAFETY: positions of this row, each in one part.
+                // SAFETY: positions of this row, each in one task.
                 range.for_each(|k| unsafe { sink.put(start + k, vals[k]) });
             });
             start += cols.len();
         }
         let before = |p: usize| pieces.get(p).map_or(entries, |piece| piece.begin);
-        let parts = partition(pieces.len(), 1, before);
-        Ok(Some(Self { pieces, col_idx, values, parts }))
+        let tasks = partition(pieces.len(), 1, before);
+        Ok(Some(Self { pieces, col_idx, values, tasks }))
     }
 
     /// Row numbers, each with the range of its entries.

@@ -17,8 +17,8 @@ const SAMPLING: usize = 16;
 /// alike.
 const SAMPLE: (usize, usize) = (1 << 12, 1 << 16);
 
-/// Largest number of entries of a small matrix. An SpMV with it takes some 20 µs, so half the
-/// share is sampled, and a quarter of the minimum.
+/// Largest number of entries of a small matrix. Its SpMV takes some 20 µs: one entry in 32 is
+/// sampled in place of one in 16, and the least sample is a quarter of `SAMPLE.0`.
 const SMALL: usize = 1 << 16;
 
 /// Minimum number of samples, independent of their size.
@@ -46,9 +46,9 @@ const LONG: (f64, u32) = (4.0, 64);
 
 /// Estimated size as packed SELL, for rows in natural order and for rows sorted by length.
 ///
-/// Exact up to 2¹⁴ rows and entries; estimated beyond from slices that are spread evenly over
-/// the matrix, one entry in 16 but no more than 2¹⁶, and one in 32 of a matrix of up to 2¹⁶
-/// entries. If slices are alike the error is within a few per cent.
+/// Exact if rows and entries together are at most 2¹⁴. Larger matrices are estimated from slices
+/// at even distances. These have one entry in 16, at most 2¹⁶; in matrices of up to 2¹⁶
+/// entries one in 32, at least 2¹⁰. If slices are alike the error is within a few per cent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SliceProbe {
     /// Threshold of long rows: rows with more entries are measured separately. At most
@@ -138,7 +138,7 @@ impl ColumnSample {
 /// Length beyond which the rows of a matrix are long rows.
 fn threshold(rows: &RowStats) -> u32 {
     let (times, least) = LONG;
-    // Plans state a threshold of long rows if some rows exceed the capacity of a slice.
+    // `MAX_SPLIT` means no long rows: if some rows are too long for a slice, the threshold is less.
     let split = (times * rows.mean).ceil().min(f64::from(Packing::MAX_SPLIT - 1)) as u32;
     let split = split.max(least);
     if rows.max > split { split } else { Packing::MAX_SPLIT }
@@ -170,8 +170,8 @@ struct RowSample<'a> {
 }
 
 impl<'a> RowSample<'a> {
-    /// Takes samples of `len` rows until those of their rows that are measured, `measured` of them,
-    /// have enough entries.
+    /// Samples `len` consecutive rows at a time, of which `measured` are measured, until the
+    /// measured rows have enough entries.
     fn of(a: Sampler<'a>, len: usize, measured: usize) -> Result<Self, Error> {
         let (nnz, count) = (a.nnz(), a.nrows().div_ceil(len));
         let enough = match nnz > SMALL {
@@ -202,8 +202,8 @@ impl<'a> RowSample<'a> {
         Ok(Self { numbers, offsets, columns, size: (a.ncols(), nnz) })
     }
 
-    /// Encodes a batch of slices of every sample: `encode(number, rows)` with the rows of a sample
-    /// in natural order, long ones beyond `split`.
+    /// Calls `encode(number, rows)` for every sample, with its rows in natural order; rows with
+    /// more than `split` entries are long.
     fn batches(
         &self,
         split: u32,
@@ -231,7 +231,7 @@ impl<'a> RowSample<'a> {
         })
     }
 
-    /// Some slices of samples that are sorted windows.
+    /// Encodes some slices of every sample, after sorting its rows as one window.
     fn sorted(&self, split: u32) -> Vec<SliceBatch> {
         self.batches(split, TOGETHER / SLICES_PER_WINDOW, |number, rows| {
             // A window is small; without memory for its order, the natural one is measured.
@@ -302,10 +302,10 @@ mod tests {
             for entry in gallery::suite().filter(|spec| spec.entry().name != "small") {
                 let a = entry.scaled_to(entries).generate::<f32>().unwrap();
                 let analysis = Analysis::of(a.view());
-                let packing = SliceProbe::of(&analysis);
-                assert!(!packing.is_exact());
+                let probe = SliceProbe::of(&analysis);
+                assert!(!probe.is_exact());
                 for order in [Order::Natural, Order::Windows(WINDOW)] {
-                    let (estimated, found) = bytes(&a, order, packing.split);
+                    let (estimated, found) = bytes(&a, order, probe.split);
                     let error = estimated as f64 / found as f64 - 1.0;
                     assert!(
                         error.abs() < most,
@@ -329,14 +329,14 @@ mod tests {
             vec![1.0f32; 96],
         );
         let analysis = Analysis::of(a.unwrap().view());
-        let packing = SliceProbe::of(&analysis);
-        assert_eq!(packing.natural.entries_by_kind, [64, 0, 32, 0]);
+        let probe = SliceProbe::of(&analysis);
+        assert_eq!(probe.natural.entries_by_kind, [64, 0, 32, 0]);
         assert_eq!(
-            (packing.natural.index_bytes, packing.natural.slices, packing.natural.lane_slots),
+            (probe.natural.index_bytes, probe.natural.slices, probe.natural.lane_slots),
             (16 + 64, 3, 1)
         );
-        assert_eq!(packing.sorted.entries_by_kind, [0, 64, 32, 0]);
-        assert_eq!((packing.natural.masked_slots, packing.split), (0, Packing::MAX_SPLIT));
+        assert_eq!(probe.sorted.entries_by_kind, [0, 64, 32, 0]);
+        assert_eq!((probe.natural.masked_slots, probe.split), (0, Packing::MAX_SPLIT));
     }
 
     #[test]

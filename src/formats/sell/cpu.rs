@@ -13,9 +13,9 @@ const AHEAD: usize = 256;
 
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &HostSell<T>, x: &[T], y: &mut [T]) {
-    // SAFETY: the matrix was checked and the caller checked the vectors; parts share no slice,
+    // SAFETY: the matrix was checked and the caller checked the vectors; tasks share no slice,
     // slices no row.
-    unsafe { run_tasks(&a.parts, &SellKernel { a, x, y: Output::new(y) }) };
+    unsafe { run_tasks(&a.tasks, &SellKernel { a, x, y: Output::new(y) }) };
 }
 
 /// Kernel over slices: a range is a range of slices.
@@ -31,7 +31,7 @@ impl<T: Scalar> CpuKernel<T> for SellKernel<'_, T> {
         for s in range {
             let lanes = self.a.c.min(self.a.nrows - s * self.a.c);
             let mut lane = 0;
-            // SAFETY: the lanes hold rows, and the slice belongs to this part. A vector may reach
+            // SAFETY: the lanes hold rows, and the slice belongs to this task. A vector may reach
             // past them, but not past the slice.
             unsafe {
                 while lane + 4 * V::LANES <= self.a.c && lane < lanes {

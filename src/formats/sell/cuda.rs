@@ -43,7 +43,7 @@ impl<T: Scalar> DeviceSell<T> {
         };
         let slices = (gpu.upload(&slice_ptr)?, gpu.upload(&host.full)?);
         let perm = host.perm.as_ref().map(|perm| gpu.upload(perm)).transpose()?;
-        Self::of_parts(gpu, (host.nrows, host.ncols), host.c, slices, perm, packed)
+        Self::from_buffers(gpu, (host.nrows, host.ncols), host.c, slices, perm, packed)
     }
 
     /// Packs a matrix in GPU memory.
@@ -58,10 +58,10 @@ impl<T: Scalar> DeviceSell<T> {
         let positions = RowSlots::Slices(slice_ptr.ptr(), plan.c);
         let packed = packer.pack(order, positions, slots, u32::MAX)?;
         let shape = (a.nrows, a.ncols);
-        Self::of_parts(a.gpu, shape, plan.c as usize, (slice_ptr, full), perm, packed)
+        Self::from_buffers(a.gpu, shape, plan.c as usize, (slice_ptr, full), perm, packed)
     }
 
-    fn of_parts(
+    fn from_buffers(
         gpu: Gpu,
         (nrows, ncols): (usize, usize),
         c: usize,
@@ -110,7 +110,7 @@ impl<T: Scalar> DeviceSell<T> {
             col_idx: self.col_idx.to_vec()?,
             values: self.values.to_vec()?,
             consecutive: false,
-            parts: Box::default(),
+            tasks: Box::default(),
         })
     }
 

@@ -244,8 +244,8 @@ pub(crate) struct HostSell<T> {
     col_idx: Vec<u32>,
     values: Vec<T>,
     consecutive: bool,
-    /// Bounds of the parts, in slices.
-    parts: Box<[usize]>,
+    /// Bounds of the tasks, in slices.
+    tasks: Box<[usize]>,
 }
 
 impl<T: Scalar> HostSell<T> {
@@ -270,8 +270,8 @@ impl<T: Scalar> HostSell<T> {
         let mut col_idx = try_zeroed::<u32>(slice_ptr[slices])?;
         let mut values = try_zeroed::<T>(slice_ptr[slices])?;
         let (cols, vals) = (Output::new(&mut col_idx), Output::new(&mut values));
-        let parts = partition(slices, 1, |s| (slice_ptr[s] + s * c) as u64);
-        for_each_task(&parts, |range| {
+        let tasks = partition(slices, 1, |s| (slice_ptr[s] + s * c) as u64);
+        for_each_task(&tasks, |range| {
             for s in range {
                 for lane in 0..c {
                     let i = s * c + lane;
@@ -279,7 +279,7 @@ impl<T: Scalar> HostSell<T> {
                         if i < nrows { a.row(row_of(i)) } else { (&[][..], &[][..]) };
                     for k in 0..extent[s].0 as usize {
                         let at = slice_ptr[s] + k * c + lane;
-                        // SAFETY: the slots of a slice belong to the part that has the slice.
+                        // SAFETY: the slots of a slice belong to the task that has the slice.
                         unsafe {
                             cols.set(at, row_cols.get(k).copied().unwrap_or(PADDING));
                             if let Some(&value) = row_vals.get(k) {
@@ -301,7 +301,7 @@ impl<T: Scalar> HostSell<T> {
             col_idx,
             values,
             perm,
-            parts,
+            tasks,
         })
     }
 

@@ -4,17 +4,17 @@
 
 use super::{GROUP, HostTiles, MAX_CHUNK, UNUSED};
 use crate::Scalar;
-use crate::device::cpu::{CpuKernel, MAX_PARTS, Output, Vector, run_tasks};
+use crate::device::cpu::{CpuKernel, MAX_TASKS, Output, Vector, run_tasks};
 use std::ops::Range;
 
-/// `y = A x`: a part writes the rows that end in it, and carries its sum of the row that does not.
+/// `y = A x`: a task writes the rows that end in it, and carries its sum of the row that does not.
 pub(super) fn spmv<T: Scalar>(a: &HostTiles<T>, x: &[T], y: &mut [T]) {
-    let mut carries = [T::ZERO; MAX_PARTS + 1];
+    let mut carries = [T::ZERO; MAX_TASKS + 1];
     let y = Output::new(y);
-    // SAFETY: every row ends in one chunk, and a carry is written by its own part.
-    unsafe { run_tasks(&a.parts, &TilesKernel { a, x, y, carries: Output::new(&mut carries) }) };
-    for (&chunk, &carry) in a.parts[1..a.parts.len() - 1].iter().zip(&carries) {
-        // SAFETY: all parts are done, and further rows end in the chunk of the next part.
+    // SAFETY: every row ends in one chunk, and a carry is written by its own task.
+    unsafe { run_tasks(&a.tasks, &TilesKernel { a, x, y, carries: Output::new(&mut carries) }) };
+    for (&chunk, &carry) in a.tasks[1..a.tasks.len() - 1].iter().zip(&carries) {
+        // SAFETY: all tasks are done, and further rows end in the chunk of the next task.
         unsafe { y.add(a.chunk_rows[chunk] as usize, carry) };
     }
 }
@@ -30,7 +30,7 @@ struct TilesKernel<'a, T> {
 impl<T: Scalar> CpuKernel<T> for TilesKernel<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, chunks: Range<usize>) {
-        let part = self.a.parts.partition_point(|&p| p < chunks.start);
+        let task = self.a.tasks.partition_point(|&p| p < chunks.start);
         let mut products = [T::ZERO; MAX_CHUNK as usize];
         let mut sum = T::ZERO;
         for chunk in chunks {
@@ -40,14 +40,14 @@ impl<T: Scalar> CpuKernel<T> for TilesKernel<'_, T> {
             for row in self.a.chunk_rows[chunk] as usize..self.a.chunk_rows[chunk + 1] as usize {
                 let end = self.a.row_ends[row] as usize;
                 let total = products[next..end].iter().fold(sum, |sum, &product| sum + product);
-                // SAFETY: the row ends only in this part.
+                // SAFETY: the row ends only in this task.
                 unsafe { self.y.set(row, total) };
                 (sum, next) = (T::ZERO, end);
             }
             sum = products[next..entries].iter().fold(sum, |sum, &product| sum + product);
         }
-        // SAFETY: the carry belongs to this part.
-        unsafe { self.carries.set(part, sum) };
+        // SAFETY: the carry belongs to this task.
+        unsafe { self.carries.set(task, sum) };
     }
 }
 

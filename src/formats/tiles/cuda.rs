@@ -185,7 +185,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
             tile_ptr: self.tile_ptr.to_vec()?,
             cols: self.cols.to_vec()?,
             values: self.values.copied(Buffer::to_vec)?,
-            parts: pack::parts(&self.shape),
+            tasks: pack::tasks(&self.shape),
         };
         host.unpack()
     }

@@ -320,8 +320,8 @@ pub(crate) struct HostTiles<T> {
     cols: Vec<u16>,
     /// In tile order as well.
     values: SlotValues<T>,
-    /// Bounds of the parts, in chunks.
-    parts: Box<[usize]>,
+    /// Bounds of the tasks, in chunks.
+    tasks: Box<[usize]>,
 }
 
 impl<T: Scalar> HostTiles<T> {

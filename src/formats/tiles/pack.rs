@@ -41,7 +41,7 @@ pub(super) fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<Hos
             Some(value) => SlotValues::Equal(value),
             None => SlotValues::Plain(try_zeroed(slots)?),
         },
-        parts: parts(&shape),
+        tasks: tasks(&shape),
         shape,
         chunk_rows,
         chunk_ptr,
@@ -51,8 +51,8 @@ pub(super) fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<Hos
     Ok(host)
 }
 
-/// Bounds of the parts that threads process, in chunks.
-pub(super) fn parts(shape: &TilesShape) -> Box<[usize]> {
+/// Bounds of the tasks that threads process, in chunks.
+pub(super) fn tasks(shape: &TilesShape) -> Box<[usize]> {
     partition(shape.chunks(), 1, |chunks| chunks as u64 * u64::from(shape.chunk))
 }
 

@@ -1,7 +1,7 @@
 //! Packing on a GPU, from CSR arrays in its memory. The buffers are the same, bit for bit, as those
 //! of a matrix packed on the host.
 //!
-//! A *cell* has the entries of a row in a tile, perhaps none:
+//! A *cell* has the entries of a row in a tile, or its far entries, perhaps none:
 //!
 //! 1. Tiles are found: with `kib` the windows of all panels, with `hot` one of the hot columns and
 //!    one of the others.
