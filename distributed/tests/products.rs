@@ -88,9 +88,13 @@ fn a_given_partition_gives_every_row_the_same_bits() {
     for ((one, several), (name, a)) in pairs(&devices, &matrices) {
         let several = several.last().unwrap_or(one);
         let parts = several.len() as u32;
-        let part_of_row = (0..a.nrows() as u32).map(|row| row * 7 % parts).collect();
+        let part_of_row: Vec<_> = (0..a.nrows() as u32).map(|row| row * 7 % parts).collect();
+        let rows_of = |part| part_of_row.iter().filter(|&&of_row| of_row == part).count() as u64;
+        let given: Vec<_> = (0..parts).map(rows_of).collect();
         let builder = DistributedBuilder::new(several).partition(part_of_row);
         let mut op = builder.build(a).unwrap();
+        let found: Vec<_> = op.explain().parts.iter().map(|part| part.rows).collect();
+        assert_eq!(found, given, "{name}");
         let (x, across) = (x_vector::<f64>(a.ncols()), x_vector::<f64>(a.nrows()));
         let (mut expected, mut y) = (vec![0.0; a.nrows()], vec![f64::NAN; a.nrows()]);
         let whole = if *one == Devices::cpu(1) {

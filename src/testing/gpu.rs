@@ -1,7 +1,7 @@
 //! Tests of GPU-specific behaviour. Without a GPU every test prints a message and passes.
 
 use super::conformance::{fits, product, scattered};
-use super::devices::gpu;
+use super::devices::{few_cases, gpu};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{CsrSource, Device, DeviceVec, Stream};
@@ -12,6 +12,7 @@ use crate::tuning::plan_timer::{DevicePlanTimer, PlanTimer, Ready};
 use crate::tuning::stopwatch::time_batch;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
+use std::time::Instant;
 
 #[test]
 fn ceilings_are_those_of_a_gpu_and_measured_once() {
@@ -195,26 +196,51 @@ fn while_one_thread_captures_others_wait_for_their_own_and_are_refused_on_its_st
 }
 
 #[test]
-fn work_of_a_dropped_wrapper_is_waited_for() {
+fn work_on_a_stream_whose_wrapper_is_dropped_is_waited_for() {
     let Some(device) = gpu() else { return };
-    let a = "banded,rows=200k"
-        .parse::<crate::matrix::gallery::Spec>()
-        .unwrap()
-        .generate::<f64>()
-        .unwrap();
-    let op = operator(device, &"csr(scalar)".parse().unwrap(), &a);
-    let owner = Stream::new(device).unwrap();
+    let a = skewed::<f64>();
+    let op = operator(device, &"csr(balanced)".parse().unwrap(), &a);
+    let stream = Stream::new(device).unwrap();
     let x = DeviceVec::from_slice(device, &x_vector::<f64>(a.ncols())).unwrap();
-    let mut y = DeviceVec::zeros(device, a.nrows()).unwrap();
-    for _ in 0..20 {
-        // SAFETY: the owner outlives it.
-        let wrapped = unsafe { Stream::from_raw(device, owner.raw()) }.unwrap();
-        op.apply_device(&wrapped, &x, &mut y).unwrap();
-    }
+    let zeros = || DeviceVec::zeros(device, a.nrows()).unwrap();
+    let (mut other, mut y) = (zeros(), zeros());
+    let products = &mut || (0..1000).try_for_each(|_| op.apply_device(&stream, &x, &mut other));
+    let busy = stream.capture(products).unwrap();
+    // SAFETY: the legacy default stream always exists.
+    let wrapped = unsafe { Stream::from_raw(device, std::ptr::null_mut()) }.unwrap();
+    // The first product on a stream allocates.
+    op.apply_device(&wrapped, &x, &mut y).unwrap();
+    y.copy_from(&vec![f64::NAN; a.nrows()]).unwrap();
+    (0..20).for_each(|_| busy.launch(&wrapped).unwrap());
+    op.apply_device(&wrapped, &x, &mut y).unwrap();
+    drop(wrapped);
     Oracle::of(a.view(), &x_vector(a.ncols())).check(&y.to_vec().unwrap()).unwrap();
     // SAFETY: it is refused before anything is done with it.
     let per_thread = unsafe { Stream::from_raw(device, 2 as *mut std::ffi::c_void) };
     assert!(per_thread.unwrap_err().to_string().contains("per-thread"));
+}
+
+#[test]
+fn memory_of_a_pool_is_freed_after_the_work_with_it() {
+    let Some(device) = gpu() else { return };
+    let a = "banded,rows=200k".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+    let packed = "csr(scalar)".parse::<Plan>().unwrap().pack(a.view()).unwrap();
+    let ResidentMatrix::Gpu(gpu, matrix) = ResidentMatrix::on(device, packed).unwrap() else {
+        unreachable!("the device is a GPU")
+    };
+    let x = DeviceVec::from_slice(device, &x_vector::<f64>(a.ncols())).unwrap();
+    let y = gpu.zeroed_for::<f64>(&[gpu], a.nrows()).unwrap();
+    for _ in 0..500 {
+        // SAFETY: the vectors have the lengths of the matrix; the test waits for the products.
+        unsafe { matrix.spmv(gpu.queue(), x.ptr(), y.ptr()).unwrap() };
+    }
+    let begin = Instant::now();
+    drop(y);
+    let freed = begin.elapsed();
+    gpu.queue().synchronize().unwrap();
+    let done = begin.elapsed();
+    // Times under a tool are those of the tool.
+    assert!(few_cases() || 2 * freed > done, "freed after {freed:?}, done after {done:?}");
 }
 
 #[test]
