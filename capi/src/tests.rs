@@ -7,7 +7,8 @@ use crate::*;
 use sparseop::{Device, DeviceVec, Stream};
 use sparseop_testkit::gpu;
 use std::ffi::{CStr, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::{null, null_mut, with_exposed_provenance_mut};
+use std::sync::Barrier;
 
 /// The 4 x 4 matrix of the documentation: 3 0 1 0, nothing, 0 2 4 1, 1 0 0 1.
 const OFFSETS: [i64; 5] = [0, 2, 2, 5, 7];
@@ -146,6 +147,41 @@ fn bad_vectors_are_refused_and_left_alone() {
         assert_eq!(y, [7.0; 4]);
         sparseop_destroy(operator);
     }
+}
+
+#[test]
+fn threads_multiply_with_one_operator_while_its_values_change() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = if cfg!(miri) { 20 } else { 500 };
+    let updatable = sparseop_options { flags: SPARSEOP_UPDATABLE, ..options() };
+    let address = made(&matrix(), &updatable).unwrap().expose_provenance();
+    let operator = || with_exposed_provenance_mut::<sparseop_operator>(address);
+    let expected = [AX, AX.map(|value| 2.0 * value)];
+    let begin = Barrier::new(THREADS + 1);
+    let multiply = || {
+        begin.wait();
+        for round in 0..ROUNDS {
+            let mut y = [f32::NAN; 4];
+            let (xp, yp) = (X.as_ptr().cast(), y.as_mut_ptr().cast());
+            // SAFETY: the operator lives until all threads have ended, and the vectors have their
+            // lengths.
+            let status = unsafe { sparseop_apply(operator(), xp, 4, yp, 4) };
+            assert_eq!(status, Status::Ok, "{}", last_error());
+            assert!(expected.contains(&y), "{y:?} in round {round}");
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..THREADS).for_each(|_| drop(scope.spawn(multiply)));
+        begin.wait();
+        for round in 0..ROUNDS {
+            let values = VALUES.map(|value| value * (2 - round % 2) as f32);
+            // SAFETY: the operator lives until all threads have ended, and there are 7 values.
+            let status = unsafe { sparseop_update_values(operator(), values.as_ptr().cast(), 7) };
+            assert_eq!(status, Status::Ok, "{}", last_error());
+        }
+    });
+    // SAFETY: made above, and no thread uses it any more.
+    unsafe { sparseop_destroy(operator()) };
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// Errors of all ranks.
-fn errors(
+pub(crate) fn errors(
     ranks: &[Arc<ThreadRank>],
     body: impl Fn(&Arc<ThreadRank>) -> Result<(), Error> + Sync,
 ) -> Vec<Option<Error>> {

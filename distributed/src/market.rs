@@ -133,6 +133,7 @@ fn lines(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure_tests::errors;
     use crate::threads::{ThreadRank, on_threads};
     use sparseop::matrix::{gallery, market};
     use std::time::Duration;
@@ -201,8 +202,12 @@ mod tests {
             ("no.mtx", "hello".to_owned(), "banner"),
             ("cut.mtx", general.to_owned(), "size line"),
         ] {
-            let error = read_by(3, &file(name, text)).unwrap_err().to_string();
+            let path = file(name, text);
+            let error = read_by(3, &path).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
+            let ranks = ThreadRank::group(3, Duration::from_secs(20), None);
+            let found = errors(&ranks, |rank| read::<f64>(&**rank, &path).map(drop));
+            assert!(found.iter().all(Option::is_some), "{name}: {found:?}");
         }
         let compressed = read_by(2, &file("a.mtx.gz", [0x1f, 0x8b, 8, 0])).unwrap_err();
         assert!(compressed.to_string().contains("decompress it"), "{compressed}");

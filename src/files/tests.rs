@@ -112,7 +112,9 @@ fn an_existing_file_keeps_its_owner() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let found = fs::metadata(&file).unwrap();
     // Only the superuser can give files away.
-    let _ = chown(&file, Some(found.uid() + 1), Some(found.gid() + 1));
+    if chown(&file, Some(found.uid() + 1), Some(found.gid() + 1)).is_err() {
+        println!("skipped for another owner: no file can be given to another user");
+    }
     let identity = |path: &Path| {
         let found = fs::metadata(path).unwrap();
         (found.uid(), found.gid(), found.mode())

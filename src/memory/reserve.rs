@@ -210,8 +210,9 @@ mod tests {
     fn threads_have_slots_of_their_own() {
         static OWN: ReserveSlots = ReserveSlots::new();
         let layout = Layout::from_size_align(4000, 8).unwrap();
+        let rounds = if cfg!(miri) { 10 } else { 2000 };
         let work = |thread: u8| {
-            for _ in 0..2000 {
+            for _ in 0..rounds {
                 // SAFETY: a size above zero; four threads have fewer slots than there are.
                 unsafe {
                     let slot = without_system(&OWN).alloc(layout);

@@ -53,21 +53,6 @@ fn modules_for(arch: (u32, u32)) -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// Environment variable: 1 if NVRTC is required.
-const REQUIRED: &str = "SPARSEOP_REQUIRE_NVRTC";
-
-/// True if NVRTC is available; prints a message if not.
-fn nvrtc() -> bool {
-    match compiler_name() {
-        Ok(name) => println!("compiling with {name}"),
-        Err(reason) if std::env::var(REQUIRED).is_ok_and(|value| value == "1") => {
-            panic!("{REQUIRED}=1: {reason}")
-        }
-        Err(reason) => println!("skipped: {reason}"),
-    }
-    compiler_name().is_ok()
-}
-
 /// Reports for an architecture. A file that does not compile fails with the full compiler output.
 fn reports(arch: (u32, u32)) -> Vec<KernelReport> {
     match check(arch) {
@@ -93,15 +78,6 @@ struct KernelReport {
     shared_bytes: u32,
     /// Bytes of local memory per thread.
     stack_bytes: u32,
-}
-
-/// Name and version of the compiler, in one line.
-///
-/// # Errors
-///
-/// The reason, if there is no compiler.
-fn compiler_name() -> Result<String, &'static str> {
-    compiler::compiler()
 }
 
 /// Compiles the modules for an architecture, given as major and minor number, on all cores.
@@ -155,7 +131,7 @@ fn before(line: &str, unit: &str) -> u32 {
 
 #[test]
 fn every_kernel_compiles_and_stays_in_registers() {
-    if !nvrtc() {
+    if !compiler::has_nvrtc() {
         return;
     }
     let architectures = architectures();

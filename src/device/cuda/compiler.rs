@@ -152,10 +152,21 @@ pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
     embedded::MODULES.iter().map(|module| module.name)
 }
 
-/// Name of the compiler of this machine, or in one line the reason why there is none.
+/// Environment variable: 1 if tests require NVRTC.
 #[cfg(test)]
-pub(crate) fn compiler() -> Result<String, &'static str> {
-    nvrtc::library().map(Nvrtc::name)
+const REQUIRED: &str = "SPARSEOP_REQUIRE_NVRTC";
+
+/// True if NVRTC is available; prints its name, or a message if not.
+#[cfg(test)]
+pub(crate) fn has_nvrtc() -> bool {
+    match nvrtc::library().map(Nvrtc::name) {
+        Ok(name) => println!("compiling with {name}"),
+        Err(reason) if std::env::var(REQUIRED).is_ok_and(|value| value == "1") => {
+            panic!("{REQUIRED}=1: {reason}")
+        }
+        Err(reason) => println!("skipped: {reason}"),
+    }
+    nvrtc::library().is_ok()
 }
 
 /// The assembler's report of the registers and the memory that the kernels of a module use on an
@@ -368,10 +379,10 @@ mod tests {
         );
     }
 
-    /// Runs if NVRTC is found; `src/testing/kernels.rs` requires it.
+    /// Runs if NVRTC is found.
     #[test]
     fn compiled_once_then_cached_and_compiled_again_when_damaged() {
-        if nvrtc::library().is_err() {
+        if !has_nvrtc() {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
@@ -409,7 +420,7 @@ mod tests {
 
     #[test]
     fn a_kernel_is_compiled_alone_unless_its_module_is_cached() {
-        if nvrtc::library().is_err() {
+        if !has_nvrtc() {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
@@ -435,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_compile_error_is_one_line_with_a_log() {
-        if nvrtc::library().is_err() {
+        if !has_nvrtc() {
             return;
         }
         let error = compiled((9, 0), &module("wrong\nfloat also wrong;", "a hash"), None, None)
