@@ -137,8 +137,8 @@ __device__ __forceinline__ void sum_batch(const LaneSlots<PLAIN, T, C> &slots, F
             sum = 0;
         }
     }
-    // Scan over the sums behind the last ends of the lanes, which begins anew at every lane with an
-    // end.
+    // Scan over the lanes: adds to each the sums of the lanes before it that are behind their last
+    // end, restarting at every lane with an end.
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));
     u32 start = ended_here == 0 ? 0 : WARP - 1 - __clz(ended_here);
 #pragma unroll

@@ -51,7 +51,7 @@ KERNEL(blocked_cells_unsorted_spans)(const u64 *row_ptr, const u32 *col_idx, u32
     if (lane_id() == 0) spans[row] = make_uint2(least, most);
 }
 
-// Panels, cut one after the other by one block by the rule of `Panel::at` in
+// Panels, cut one after the other by one block by the rule of `Panel::starting_at` in
 // src/formats/blocked/panel.rs: first row, end, least and largest column of each.
 
 constexpr u32 PANEL_WARPS = PANEL_THREADS / WARP;
@@ -142,8 +142,8 @@ KERNEL_OF(blocked_cells_panels, PANEL_THREADS, 1)(const u64 *row_ptr, const uint
     }
 }
 
-// Number of entries of every cell, with 1 in the lower half if it has any, and in `firsts` of the
-// entries before it in its row, if rows are sorted.
+// For sorted rows. For every cell its number of entries (upper half) and 1 if it has any (lower
+// half); in `firsts` the number of entries before it in its row.
 KERNEL(blocked_cells_sorted)(const u64 *row_ptr, const u32 *col_idx, const Tile *tiles, u32 count,
                              u32 cells, u32 *firsts, u64 *numbers) {
     u64 i = thread_id();
@@ -192,8 +192,8 @@ KERNEL(blocked_cells_count)(const u64 *row_ptr, const u32 *col_idx, const PanelT
     });
 }
 
-// Number of entries of a row before each of its cells, in `firsts` and `next`, and 1 in the lower
-// half of the number of every cell that has entries.
+// Writes to `firsts` and `next` how many entries of the row precede each of its cells, and sets the
+// lower half of the number of a non-empty cell to 1.
 KERNEL(blocked_cells_firsts)(const PanelTiles *panels, u32 count, const Tile *tiles, u32 nrows,
                              u64 *numbers, u32 *firsts, u32 *next) {
     u64 row = thread_id();
@@ -302,8 +302,8 @@ KERNEL(blocked_cells_hot_masks)(const u32 *col_idx, u64 nnz, const u32 *places, 
     }
 }
 
-// Number of entries of every cell of a class, with 1 in the lower half if it has any: the cell of a
-// row has all its entries of the class.
+// For every row its number of entries in a class (upper half) and 1 if it has any (lower half): a
+// class has one cell per row.
 KERNEL(blocked_cells_classes)(const u64 *row_ptr, u32 nrows, const u32 *masks, const u64 *before,
                               u64 nnz, u32 hot, u64 *numbers) {
     u64 row = thread_id();

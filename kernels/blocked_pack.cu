@@ -27,8 +27,9 @@ KERNEL(blocked_pack_pieces)(const Tile *tiles, u32 count, const u64 *before, u32
     cuts[piece] = entries_of(before[cell]) > entry;
 }
 
-// Number of segments before every piece, and of all: the non-empty cells that begin before it,
-// which are `all` in the end, and in `cuts` the earlier pieces that a cell continues in.
+// Number of segments before every piece, and of all. It is the number of non-empty cells that begin
+// before the piece (`all` behind the last one), plus, from `cuts`, the number of earlier pieces
+// into which a cell continues.
 KERNEL(blocked_pack_piece_ptr)(const u64 *before, const u32 *cells, const u64 *cuts, u32 pieces,
                                u32 all, u32 *piece_ptr) {
     u64 piece = thread_id();

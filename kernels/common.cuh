@@ -370,7 +370,7 @@ template <u32 THREADS, typename T>
 __device__ __forceinline__ T block_segmented_carry(T open, bool has_end) {
     __shared__ T warp_open[THREADS / WARP];
     __shared__ bool warp_ended[THREADS / WARP];
-    // Segmented scan over the warp. Segments begin at runs with an end.
+    // Scan over the warp that restarts at every run with an end.
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     u32 ended = __ballot_sync(ALL_LANES, has_end);
     u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - lane));

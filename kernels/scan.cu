@@ -19,7 +19,8 @@ KERNEL(scan_sums)(const u64 *data, u64 count, u32 blocks, u64 *sums) {
     if (threadIdx.x == 0) sums[blockIdx.x] = all;
 }
 
-// Exclusive prefix sums over the sums of the blocks, by one block per array, and the total sums.
+// Exclusive prefix sums of the block sums of each array, and its total. Each array has one thread
+// block.
 KERNEL(scan_blocks)(u64 *sums, u32 blocks, u64 *totals) {
     sums += u64(blockIdx.x) * blocks;
     u64 carry = 0;

@@ -175,7 +175,7 @@ __device__ __forceinline__ void sum_chunk(const ChunkTable &a, u32 first_chunk, 
     u64 before = u64(first_group) * GROUP;
 
     // Products are stored from the front, in whole lines of banks, row ends from the back:
-    // `shared_bytes` in src/formats/tiles/cuda.rs.
+    // `chunk_bytes` in src/formats/tiles/cuda.rs.
     T *in_order = reinterpret_cast<T *>(dynamic_shared);
     u32 *row_ends = reinterpret_cast<u32 *>(in_order + a.chunk + BANK_LINE / sizeof(T)) - end_count;
     for (u32 i = threadIdx.x; i < end_count; i += SUM_THREADS) row_ends[i] = fetch<IN_L2>(a.row_ends + first_row + i);
