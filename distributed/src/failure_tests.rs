@@ -76,21 +76,17 @@ fn an_error_at_one_rank_is_one_at_every_rank_and_the_ranks_stay_usable() {
 #[test]
 fn ranks_that_differ_are_refused_by_all() {
     let ranks = ThreadRank::group(3, Duration::from_secs(60), None);
-    let differing = errors(&ranks, |rank| {
-        let offsets = if rank.rank() == 2 { [0, 2, 4, 6] } else { [0, 2, 4, 7] };
-        part::<f64>(rank, &offsets, 2)
-    });
-    for error in &differing {
-        let message = error.as_ref().unwrap().to_string();
-        assert!(message.contains("ranks 0 and 2 have different rows of the matrix (7 and 6)"));
-    }
-    let moved = errors(&ranks, |rank| {
-        let offsets = if rank.rank() == 2 { [0, 1, 4, 6] } else { [0, 2, 4, 6] };
-        part::<f64>(rank, &offsets, 2)
-    });
-    for error in &moved {
-        let message = error.as_ref().unwrap().to_string();
-        assert!(message.contains("ranks 0 and 2 have different partitions of the rows"));
+    for (of_others, of_last, text) in [
+        ([0, 2, 4, 7], [0, 2, 4, 6], "rows of the matrix (7 and 6)"),
+        ([0, 2, 4, 6], [0, 1, 4, 6], "partitions of the rows"),
+    ] {
+        let differing = errors(&ranks, |rank| {
+            part::<f64>(rank, if rank.rank() == 2 { &of_last } else { &of_others }, 2)
+        });
+        for error in &differing {
+            let message = error.as_ref().unwrap().to_string();
+            assert!(message.contains(&format!("ranks 0 and 2 have different {text}")), "{message}");
+        }
     }
     let cut = errors(&ranks, |rank| part::<f64>(rank, &[0, 3, 6], 2));
     for error in &cut {
