@@ -50,7 +50,7 @@ pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
-pub(crate) use spmm::{DeviceSpmm, HostSpmm, HostVectors, SpmmData, SpmmShape};
+pub(crate) use spmm::{DeviceSpmm, HostBuffers, SpmmData, SpmmShape};
 pub use spmm::{Layout, Multivector};
 pub(crate) use update::Updater;
 pub(crate) use value_arrays::{
@@ -237,9 +237,36 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         None
     }
 
-    /// SpMM with the matrix, if the format has kernels for it.
-    fn spmm(&self) -> Option<&dyn HostSpmm<T>> {
-        None
+    /// Largest number of vectors in a layout for which [`spmm`](Self::spmm) is about as fast as
+    /// with a second packing. By default three that are stored one after the other: on two cores
+    /// of Zen 4, two SpMVs take 0.2 to 1.4 times as long as SpMM with CSR, four up to 2.3 times.
+    fn spmm_limit(&self, layout: Layout) -> usize {
+        match layout {
+            Layout::RowMajor => 0,
+            Layout::ColumnMajor => 3,
+        }
+    }
+
+    /// Computes the SpMM with at most [`spmm_limit`](Self::spmm_limit) vectors; by default one
+    /// after the other. `x` and `y` have the lengths given by `shape`; `y` is overwritten without
+    /// being read, and its bits do not depend on the number of threads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`] if there is no memory for a buffer.
+    fn spmm(
+        &self,
+        shape: SpmmShape,
+        x: &[T],
+        y: &mut [T],
+        _: &HostBuffers<T>,
+    ) -> Result<(), Error> {
+        debug_assert!(shape.layout == Layout::ColumnMajor, "no format multiplies rows like this");
+        for v in 0..shape.count {
+            let (x, y) = (&x[v * shape.ncols..], &mut y[v * shape.nrows..]);
+            self.spmv(&x[..shape.ncols], &mut y[..shape.nrows]);
+        }
+        Ok(())
     }
 
     /// Bytes of the packed arrays.

@@ -1,22 +1,22 @@
-//! SpMM: on the CPU with the rows of CSR, on a GPU with packed SELL, or for few vectors with the
-//! chunks of `csr(balanced)`. A matrix with another plan is packed a second time.
+//! SpMM: on the CPU with the rows of CSR, or for few column-major vectors as one SpMV each; on a GPU
+//! with packed SELL, or for few vectors with the chunks of `csr(balanced)`. A matrix with another
+//! plan is packed a second time.
 //!
-//! Both read row-major multivectors: all elements at one column are neighbours, so that one gather
-//! loads several factors. Column-major multivectors, or those whose rows are not aligned to the
-//! loads of a GPU, are copied to row-major order first, some vectors at a time.
+//! SpMM with CSR and on a GPU reads row-major multivectors: all elements at one column are
+//! neighbours, so that one gather loads several factors. Column-major multivectors, or those whose
+//! rows are not aligned to the loads of a GPU, are copied to row-major order first, some vectors at
+//! a time.
 
 use super::constants::ROW_MAJOR_BYTES;
 use super::scaled::Scaler;
 use super::{DeviceVectors, ResidentMatrix};
-use crate::device::cpu::Output;
 use crate::device::{
     BLOCK, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scaling, Scratch, Stream, kernels,
 };
-use crate::memory::try_zeroed;
 use crate::parallel;
 use crate::{Error, Scalar};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Number of vectors below which row-major multivectors are read in place: kernels count the bytes
 /// from one column to the next in 32 bits.
@@ -115,39 +115,12 @@ pub(crate) struct SpmmShape {
 impl SpmmShape {
     /// Strides of `x` and of `y`: distance to the next element of the same vector, and to the same
     /// element of the next vector.
-    fn strides(&self) -> ([usize; 2], [usize; 2]) {
+    pub(super) fn strides(&self) -> ([usize; 2], [usize; 2]) {
         match self.layout {
             Layout::RowMajor => ([self.count, 1], [self.count, 1]),
             Layout::ColumnMajor => ([1, self.ncols], [1, self.nrows]),
         }
     }
-}
-
-/// A multivector in host memory, and the destination of its product.
-///
-/// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at
-/// `y[r · row + v · vector]`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HostVectors<'a, T> {
-    pub(crate) x: &'a [T],
-    pub(crate) stride: usize,
-    pub(crate) y: Output<T>,
-    pub(crate) row: usize,
-    pub(crate) vector: usize,
-    /// Number of vectors; small if `vector` is not 1.
-    pub(crate) count: usize,
-}
-
-/// SpMM with a matrix in host memory.
-pub(crate) trait HostSpmm<T: Scalar> {
-    /// Computes the SpMM; `y` is overwritten without being read, and its bits do not depend on the
-    /// number of threads.
-    ///
-    /// # Safety
-    ///
-    /// `x` holds the elements of every column and vector, `y` has room for every row and vector,
-    /// and nothing else writes there.
-    unsafe fn multiply(&self, vectors: HostVectors<'_, T>);
 }
 
 /// SpMM with a matrix in GPU memory.
@@ -170,11 +143,13 @@ pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
     fn bytes(&self) -> u64;
 }
 
-/// Data of SpMMs beside a matrix that supports them.
+/// Buffers of SpMMs on the CPU that are not in use: as many as were used at the same time.
+pub(crate) type HostBuffers<T> = Mutex<Vec<Vec<T>>>;
+
+/// Working memory of SpMMs with one matrix.
 #[derive(Debug)]
 pub(crate) enum SpmmData<T: Scalar> {
-    /// Working buffers that are not in use: as many as were used at the same time.
-    Host(Mutex<Vec<Vec<T>>>),
+    Host(HostBuffers<T>),
     Gpu(Box<GpuSpmm<T>>),
 }
 
@@ -187,7 +162,7 @@ impl<T: Scalar> SpmmData<T> {
     /// Errors of compiling kernels.
     pub(crate) fn of(matrix: &ResidentMatrix<T>, ncols: usize) -> Result<Option<Self>, Error> {
         Ok(match matrix {
-            ResidentMatrix::Host(matrix) => matrix.spmm().map(|_| Self::Host(Mutex::default())),
+            ResidentMatrix::Host(_) => Some(Self::Host(Mutex::default())),
             ResidentMatrix::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu)? {
                 Some(spmm) => Some(Self::Gpu(Box::new(GpuSpmm::new(spmm, *gpu, ncols)?))),
                 None => None,
@@ -207,9 +182,9 @@ impl<T: Scalar> SpmmData<T> {
 impl<T: Scalar> ResidentMatrix<T> {
     /// Largest number of vectors for which SpMM with the packed arrays is as fast as with a second
     /// packing; 0 if it cannot use them.
-    pub(crate) fn spmm_limit(&self) -> usize {
+    pub(crate) fn spmm_limit(&self, layout: Layout) -> usize {
         match self {
-            Self::Host(matrix) => matrix.spmm().map_or(0, |_| usize::MAX),
+            Self::Host(matrix) => matrix.spmm_limit(layout),
             Self::Gpu(_, matrix) => matrix.spmm_limit(),
         }
     }
@@ -228,31 +203,10 @@ impl<T: Scalar> ResidentMatrix<T> {
         x: &[T],
         y: &mut [T],
     ) -> Result<(), Error> {
-        let (Self::Host(matrix), SpmmData::Host(copies)) = (self, data) else {
+        let (Self::Host(matrix), SpmmData::Host(buffers)) = (self, data) else {
             unreachable!("the caller has a matrix in host memory")
         };
-        let Some(spmm) = matrix.spmm() else { unreachable!("`data` was made for it") };
-        let (_, [row, vector]) = shape.strides();
-        let multiply = |x: &[T], stride, count, y: &mut [T]| {
-            let y = Output::new(y);
-            // SAFETY: the lengths are right; `y` is borrowed exclusively.
-            unsafe { spmm.multiply(HostVectors { x, stride, y, row, vector, count }) };
-        };
-        if shape.layout == Layout::RowMajor {
-            multiply(x, shape.count, shape.count, y);
-            return Ok(());
-        }
-        let free = copies.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let width = ROW_MAJOR_BYTES / size_of::<T>();
-        let mut copy = free.map_or_else(|| try_zeroed(shape.ncols.saturating_mul(width)), Ok)?;
-        for first in (0..shape.count).step_by(width) {
-            let count = width.min(shape.count - first);
-            let copy = &mut copy[..shape.ncols * count];
-            to_row_major(&x[first * shape.ncols..], shape.ncols, count, copy);
-            multiply(copy, count, count, &mut y[first * shape.nrows..]);
-        }
-        copies.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
-        Ok(())
+        matrix.spmm(shape, x, y, buffers)
     }
 
     /// Enqueues an SpMM with multivectors in the memory of the matrix's GPU.
@@ -341,7 +295,7 @@ impl<T: Scalar> ResidentMatrix<T> {
 }
 
 /// Copies `count` column-major vectors of `len` elements to row-major order.
-fn to_row_major<T: Scalar>(x: &[T], len: usize, count: usize, copy: &mut [T]) {
+pub(super) fn to_row_major<T: Scalar>(x: &[T], len: usize, count: usize, copy: &mut [T]) {
     let tasks = copy.chunks_mut(COPIED_COLUMNS * count).enumerate();
     parallel::for_each_item(tasks, |(task, copy)| {
         let from = task * COPIED_COLUMNS;

@@ -5,7 +5,7 @@ use super::stage::StagingBuffers;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
-#[cfg(doc)]
+#[cfg(any(doc, test))]
 use crate::formats::Layout;
 use crate::formats::{self, Multivector, Plan, ResidentMatrix, Scaler, SpmmShape, Target};
 use crate::tuning::explain::AuxiliaryPacking;
@@ -57,11 +57,15 @@ impl<T: Scalar> SpmmPackings<T> {
         self.second = OnceCell::new();
     }
 
-    /// Descriptions of the packings that exist, each with the largest number of vectors that it is
-    /// used for.
-    pub(super) fn explain(&self, limit: usize) -> [Option<(usize, AuxiliaryPacking<'_>)>; 2] {
+    /// Descriptions of the packings that exist, each with the largest numbers of vectors that it is
+    /// used for: those of the matrix itself are `limits`.
+    pub(super) fn explain(
+        &self,
+        limits: [usize; 2],
+    ) -> [Option<([usize; 2], AuxiliaryPacking<'_>)>; 2] {
         let (own, second) = (self.own.get(), self.second.get());
-        [own.map(|own| (limit, own.explain())), second.map(|second| (usize::MAX, second.explain()))]
+        let second = second.map(|second| ([usize::MAX; 2], second.explain()));
+        [own.map(|own| (limits, own.explain())), second]
     }
 }
 
@@ -98,11 +102,12 @@ impl<T: Scalar> SparseOp<T> {
     /// one vector its bits are the same for every call with vectors of the same alignment, under
     /// every plan.
     ///
-    /// On the CPU an SpMM uses the rows of CSR, on a GPU packed SELL, or `csr(balanced)` for up to
-    /// 4 vectors in f32 and 2 in f64. With another plan, or more vectors under `csr(balanced)`, the
-    /// matrix is packed a second time at the first such SpMM; [`explain`](Self::explain) reports
-    /// it, and [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
-    /// [`apply`](Self::apply).
+    /// On the CPU an SpMM uses the rows of CSR, or for 2 and 3 vectors in [`Layout::ColumnMajor`]
+    /// the plan's own arrays, one vector after the other. On a GPU it uses packed SELL, or
+    /// `csr(balanced)` for up to 4 vectors in f32 and 2 in f64. Under other plans, or with more
+    /// vectors, the matrix is packed a second time at the first such SpMM;
+    /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
+    /// One vector is multiplied as by [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
     /// [`apply_multi_device`](Self::apply_multi_device). Products with the transposed matrix are
@@ -178,7 +183,7 @@ impl<T: Scalar> SparseOp<T> {
                 false => self.apply_with(alpha, x, beta, y),
             };
         }
-        let spmm_packing = self.spmm_packing(shape.count)?;
+        let spmm_packing = self.spmm_packing(shape)?;
         let _span = self.product_span(shape.count);
         let matrix = spmm_packing.matrix(&self.matrix);
         let plain = (alpha, beta) == (T::ONE, T::ZERO);
@@ -279,7 +284,7 @@ impl<T: Scalar> SparseOp<T> {
                 false => self.apply_device_with(stream, alpha, x, beta, y),
             };
         }
-        let spmm_packing = self.spmm_packing(shape.count)?;
+        let spmm_packing = self.spmm_packing(shape)?;
         let _span = self.product_span(shape.count);
         let plain = (alpha.known(), beta.known()) == (Some(T::ONE), Some(T::ZERO));
         let scaled = (!plain).then(|| (spmm_packing.scaler(y.len()), by));
@@ -317,14 +322,14 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Largest number of vectors of an SpMM that uses the plan's own arrays; 0 if none does.
     #[cfg(test)]
-    pub(crate) fn spmm_limit(&self) -> usize {
-        self.matrix.spmm_limit()
+    pub(crate) fn spmm_limit(&self, layout: Layout) -> usize {
+        self.matrix.spmm_limit(layout)
     }
 
-    /// Data of SpMMs with `count` vectors, created at the first use.
-    fn spmm_packing(&self, count: usize) -> Result<&SpmmPacking<T>, Error> {
+    /// Data of SpMMs of a shape, created at the first use.
+    fn spmm_packing(&self, shape: SpmmShape) -> Result<&SpmmPacking<T>, Error> {
         let SpmmPackings { own, second } = &self.spmm_packings;
-        if count > self.matrix.spmm_limit() {
+        if shape.count > self.matrix.spmm_limit(shape.layout) {
             return get_or_make(second, &self.lazy_packing, || self.second_packing());
         }
         get_or_make(own, &self.lazy_packing, || {

@@ -4,6 +4,7 @@
 use super::prepare::get_or_make;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{Device, DeviceVec, Stream};
+use crate::formats::Layout;
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::tuning::explain::{AuxiliaryPacking, AuxiliaryPackings};
 use crate::{Error, Scalar};
@@ -104,7 +105,9 @@ impl<T: Scalar> SparseOp<T> {
                 seconds: op.preparation.total(),
             },
         });
-        let spmm = self.spmm_packings.explain(self.matrix.spmm_limit());
+        let layouts = [Layout::RowMajor, Layout::ColumnMajor];
+        let limits = layouts.map(|layout| self.matrix.spmm_limit(layout));
+        let spmm = self.spmm_packings.explain(limits);
         AuxiliaryPackings { transposed, spmm }
     }
 }

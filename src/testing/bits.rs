@@ -79,7 +79,7 @@ impl<T: Scalar> Vectors<T> {
 type Product<T> = fn(&SparseOp<T>, &Vectors<T>, &mut DeviceVec<T>) -> Result<(), Error>;
 
 /// Every product of an operator, with its name and the length of its result.
-fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 6] {
+fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 7] {
     [
         ("plain", op.nrows(), |op, v, y| op.apply_device(&v.stream, &v.one, y)),
         ("scaled", op.nrows(), |op, v, y| {
@@ -89,6 +89,9 @@ fn products<T: Scalar>(op: &SparseOp<T>) -> [(&'static str, usize, Product<T>); 
         ("transposed", op.ncols(), |op, v, y| op.apply_transpose_device(&v.stream, &v.across, y)),
         ("row-major, 2 vectors", FEW * op.nrows(), |op, v, y| {
             apply_multi_device(op, &v.stream, FEW, &v.few, y, Layout::RowMajor)
+        }),
+        ("column-major, 2 vectors", FEW * op.nrows(), |op, v, y| {
+            apply_multi_device(op, &v.stream, FEW, &v.few, y, Layout::ColumnMajor)
         }),
         ("row-major, 8 vectors", EVEN * op.nrows(), |op, v, y| {
             apply_multi_device(op, &v.stream, EVEN, &v.even, y, Layout::RowMajor)
@@ -122,7 +125,7 @@ const PACKED_AGAIN: &str = "coo";
 /// True if SpMM is repeated: that of plans with kernels for their own arrays, and of
 /// [`PACKED_AGAIN`] for all that use a second packing, which does not depend on the plan.
 fn repeats_spmm<T: Scalar>(op: &SparseOp<T>) -> bool {
-    op.spmm_limit() > 0 || op.plan().to_string() == PACKED_AGAIN
+    op.spmm_limit(Layout::RowMajor) > 0 || op.plan().to_string() == PACKED_AGAIN
 }
 
 fn repeat<T: Scalar>(device: &Device) {
@@ -131,7 +134,7 @@ fn repeat<T: Scalar>(device: &Device) {
     let mut own = Vec::new();
     for plan in plans(&a) {
         let op = operator(device, &plan, &a);
-        if op.spmm_limit() > 0 {
+        if op.spmm_limit(Layout::RowMajor) > 0 {
             own.push(plan.to_string());
         }
         for (at, (name, len, product)) in products(&op).into_iter().enumerate() {

@@ -32,8 +32,9 @@ pub(crate) fn check_few<T: Scalar>(format: FormatKind) {
         check(&product(&Device::Cpu, &matrix, nrows, &x));
         scaled::check(&Device::Cpu, &matrix, &a, &x, text);
         update::check(&Device::Cpu, &plan, &a, &x, text);
-        let Some(data) = SpmmData::of(&matrix, ncols).unwrap() else { continue };
-        let (count, layout) = (5, Layout::ColumnMajor);
+        let data = SpmmData::of(&matrix, ncols).unwrap().unwrap();
+        let layout = Layout::ColumnMajor;
+        let count = matrix.spmm_limit(layout).min(5);
         let shape = SpmmShape { count, ncols, nrows, layout };
         let mut y = vec![T::from_f64(f64::NAN); count * nrows];
         matrix.multiply_multivector(&data, shape, &x.repeat(count), &mut y).unwrap();

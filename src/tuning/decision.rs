@@ -76,11 +76,12 @@ pub enum Verdict {
     /// Its products block the host and cannot be captured in a graph, or use more launches than
     /// necessary. Such a plan is chosen only on request.
     OnRequest,
-    /// Its time, estimated from the row lengths, exceeds that of plain CSR with equal work for all
-    /// threads by too much.
+    /// Its time exceeds that of plain CSR with equal work for all threads by too much.
     OutOfBounds {
-        /// Estimate over that of `csr(balanced)`.
+        /// Time over that of `csr(balanced)`.
         ratio: f64,
+        /// Rule that it does not keep.
+        by: Rule,
     },
     /// Its result bits may differ between products, and reproducible bits were requested.
     NotDeterministic,
@@ -88,6 +89,15 @@ pub enum Verdict {
     Unknown,
     /// Outcome of a check or a calibration that it did not win.
     Timed(TimingOutcome),
+}
+
+/// Rule that excludes slow candidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// An estimate from the row lengths.
+    Estimate,
+    /// The prediction of the profile.
+    Prediction,
 }
 
 /// Main reason why a plan is slower.

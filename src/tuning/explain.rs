@@ -1,6 +1,8 @@
 //! Explanations of decisions, as text.
 
-use super::decision::{Basis, Candidate, Decision, Request, TimingOutcome, TimingRun, Verdict};
+use super::decision::{
+    Basis, Candidate, Decision, Request, Rule, TimingOutcome, TimingRun, Verdict,
+};
 use super::prediction::Prediction;
 use super::scale::Scale;
 use crate::analysis::RowStats;
@@ -70,9 +72,9 @@ pub struct Explanation<'a> {
 pub struct AuxiliaryPackings<'a> {
     /// Packing for products with the transposed matrix.
     pub transposed: Option<AuxiliaryPacking<'a>>,
-    /// Packings for products with a multivector (SpMM), each with the largest number of vectors
-    /// that it is used for.
-    pub spmm: [Option<(usize, AuxiliaryPacking<'a>)>; 2],
+    /// Packings for products with a multivector (SpMM), each with the largest numbers of vectors
+    /// that it is used for, in row-major and in column-major order.
+    pub spmm: [Option<([usize; 2], AuxiliaryPacking<'a>)>; 2],
 }
 
 /// An auxiliary packing.
@@ -273,7 +275,7 @@ impl Explanation<'_> {
 
 impl AuxiliaryPackings<'_> {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let transposed = self.transposed.map(|packed| (usize::MAX, packed));
+        let transposed = self.transposed.map(|packed| ([usize::MAX; 2], packed));
         let [few, many] = self.spmm;
         let lines = [
             ("transposed", transposed, "shared with the symmetric matrix itself"),
@@ -290,8 +292,9 @@ impl AuxiliaryPackings<'_> {
                 }
             }
             match most {
-                usize::MAX => writeln!(f)?,
-                most => writeln!(f, ", for at most {most}")?,
+                [_, usize::MAX] => writeln!(f)?,
+                [0, most] => writeln!(f, ", for at most {most} in column-major order")?,
+                [_, most] => writeln!(f, ", for at most {most}")?,
             }
         }
         Ok(())
@@ -446,8 +449,12 @@ pub fn reason(candidate: &Candidate) -> String {
         Verdict::OnRequest => {
             "waits for the host or needs extra launches: only on request".to_owned()
         }
-        Verdict::OutOfBounds { ratio } => {
-            format!("about {ratio:.1} times the time of csr(balanced), by the row lengths")
+        Verdict::OutOfBounds { ratio, by } => {
+            let by = match by {
+                Rule::Estimate => "row lengths",
+                Rule::Prediction => "prediction",
+            };
+            format!("about {ratio:.1} times the time of csr(balanced), by the {by}")
         }
         Verdict::NotDeterministic => "not bitwise reproducible".to_owned(),
         Verdict::Unknown => "no coefficients for its kernel in the profile".to_owned(),

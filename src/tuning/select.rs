@@ -2,7 +2,7 @@
 
 use super::bounds;
 use super::cost::Term;
-use super::decision::{Basis, Candidate, Cause, Decision, Request, TIE_BAND, Verdict};
+use super::decision::{Basis, Candidate, Cause, Decision, Request, Rule, TIE_BAND, Verdict};
 use super::features::MatrixFeatures;
 use super::lookup::ResolvedProfile;
 use super::predictor::Predictor;
@@ -104,7 +104,7 @@ pub(super) fn predict(
     } else if !plan.is_eligible(Target::of(device)) {
         Verdict::OnRequest
     } else if let Some(ratio) = bounds::excess(&plan, analysis, request.scalar, device) {
-        Verdict::OutOfBounds { ratio }
+        Verdict::OutOfBounds { ratio, by: Rule::Estimate }
     } else if request.deterministic && !plan.is_deterministic() {
         Verdict::NotDeterministic
     } else if prediction.is_none() {
@@ -174,6 +174,7 @@ pub fn select(
     let plans = Plan::candidates(analysis, Some(&costs), Target::of(device));
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, &predictor, &request)).collect();
+    bounds::exclude_predicted(&mut candidates, analysis.rows.nnz, device);
     let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
         (Verdict::Tied, Some(prediction)) => prediction.amortised(request.expected_calls),
         _ => f64::INFINITY,

@@ -450,4 +450,16 @@ mod tests {
             assert!(!is_header_start(other.as_bytes()), "{other}");
         }
     }
+
+    #[test]
+    fn records_of_the_built_in_profiles_are_read_whole() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/records");
+        let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+        assert!(files.len() >= 6, "{files:?}");
+        for file in files {
+            let records = read(&file).unwrap();
+            assert_eq!(records.incomplete, Vec::<String>::new(), "{}", file.display());
+            assert!(records.measured.len() >= 150, "{}", file.display());
+        }
+    }
 }

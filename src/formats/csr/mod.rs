@@ -25,9 +25,9 @@ mod cuda;
 mod spmm;
 
 use super::{
-    Access, Costs, DeviceMatrix, Format, HostMatrix, HostSpmm, HostValueArrays, PlanArgs,
-    PlanProperties, Target, ValueArrays, Work, chain_us, megabytes, millions, slot_bytes,
-    vector_bytes,
+    Access, Costs, DeviceMatrix, Format, HostBuffers, HostMatrix, HostValueArrays, Layout,
+    PlanArgs, PlanProperties, SpmmShape, Target, ValueArrays, Work, chain_us, megabytes, millions,
+    slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Sampler};
 use crate::device::cpu::{first_at_least, partition};
@@ -336,8 +336,18 @@ impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
         Ok(ValueArrays::Plain([&mut self.values, &mut []]))
     }
 
-    fn spmm(&self) -> Option<&dyn HostSpmm<T>> {
-        Some(self)
+    fn spmm_limit(&self, _: Layout) -> usize {
+        usize::MAX
+    }
+
+    fn spmm(
+        &self,
+        shape: SpmmShape,
+        x: &[T],
+        y: &mut [T],
+        buffers: &HostBuffers<T>,
+    ) -> Result<(), Error> {
+        self.multiply_vectors(shape, x, y, buffers)
     }
 
     fn matrix_bytes(&self) -> u64 {

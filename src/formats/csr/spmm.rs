@@ -2,21 +2,81 @@
 
 use super::cpu::{NarrowRows, ask_ahead_of, for_each_block};
 use super::{CsrPlan, HostCsr};
-use crate::Scalar;
 use crate::device::cpu::{
-    CpuKernel, Vector, dispatch, element, element_at, for_each_task, read, write,
+    CpuKernel, Output, Vector, dispatch, element, element_at, for_each_task, read, write,
 };
-use crate::formats::{HostSpmm, HostVectors};
+use crate::formats::constants::ROW_MAJOR_BYTES;
+use crate::formats::spmm::to_row_major;
+use crate::formats::{HostBuffers, Layout, SpmmShape};
+use crate::memory::try_zeroed;
+use crate::{Error, Scalar};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::PoisonError;
 
 /// Number of sums that are buffered before they are written if vectors are stored one after the
 /// other: complete cache lines of each vector, however far apart they are.
 const GATHERED: usize = 1024;
 
-impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
-    unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
-        let HostVectors { y, row, .. } = vectors;
+/// A row-major multivector, and the destination of its product.
+///
+/// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at
+/// `y[r · row + v · vector]`.
+#[derive(Clone, Copy)]
+struct Vectors<'a, T> {
+    x: &'a [T],
+    stride: usize,
+    y: Output<T>,
+    row: usize,
+    vector: usize,
+    /// Number of vectors; small if `vector` is not 1.
+    count: usize,
+}
+
+impl<T: Scalar> HostCsr<T> {
+    /// As [`HostMatrix::spmm`](crate::formats::HostMatrix::spmm), with any number of vectors.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostMemory`] if there is no memory for a buffer.
+    pub(super) fn multiply_vectors(
+        &self,
+        shape: SpmmShape,
+        x: &[T],
+        y: &mut [T],
+        buffers: &HostBuffers<T>,
+    ) -> Result<(), Error> {
+        let (_, [row, vector]) = shape.strides();
+        let multiply = |x: &[T], stride, count, y: &mut [T]| {
+            let y = Output::new(y);
+            // SAFETY: the lengths are right; `y` is borrowed exclusively.
+            unsafe { self.multiply_rows(Vectors { x, stride, y, row, vector, count }) };
+        };
+        if shape.layout == Layout::RowMajor {
+            multiply(x, shape.count, shape.count, y);
+            return Ok(());
+        }
+        let free = buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let width = ROW_MAJOR_BYTES / size_of::<T>();
+        let mut copy = free.map_or_else(|| try_zeroed(shape.ncols.saturating_mul(width)), Ok)?;
+        for first in (0..shape.count).step_by(width) {
+            let count = width.min(shape.count - first);
+            let copy = &mut copy[..shape.ncols * count];
+            to_row_major(&x[first * shape.ncols..], shape.ncols, count, copy);
+            multiply(copy, count, count, &mut y[first * shape.nrows..]);
+        }
+        buffers.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
+        Ok(())
+    }
+
+    /// SpMM with row-major vectors.
+    ///
+    /// # Safety
+    ///
+    /// `x` holds the elements of every column and vector, `y` has room for every row and vector,
+    /// and nothing else writes there.
+    unsafe fn multiply_rows(&self, vectors: Vectors<'_, T>) {
+        let Vectors { y, row, .. } = vectors;
         for_each_task(&self.arrangement.tasks, |task| {
             let rows = match self.arrangement.plan {
                 CsrPlan::Balanced => self.rows_that_begin_in(task),
@@ -25,7 +85,7 @@ impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
             // SAFETY: the matrix was checked; tasks share no row.
             for_each_block(self, rows, &|block, rows| unsafe {
                 let y = y.skip(block.first_row * row);
-                dispatch(&SpmmKernel { a: block, vectors: HostVectors { y, ..vectors } }, rows);
+                dispatch(&SpmmKernel { a: block, vectors: Vectors { y, ..vectors } }, rows);
             });
         });
     }
@@ -34,13 +94,13 @@ impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
 /// Kernel over a range of rows of a block.
 struct SpmmKernel<'a, T> {
     a: NarrowRows<'a, T>,
-    vectors: HostVectors<'a, T>,
+    vectors: Vectors<'a, T>,
 }
 
 impl<T: Scalar> CpuKernel<T> for SpmmKernel<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, rows: Range<usize>) {
-        let HostVectors { y, row: step, vector, count, .. } = self.vectors;
+        let Vectors { y, row: step, vector, count, .. } = self.vectors;
         let direct = vector == 1;
         let at_once = if direct { rows.len().max(1) } else { GATHERED / count };
         let mut gathered = [const { MaybeUninit::<T>::uninit() }; GATHERED];
