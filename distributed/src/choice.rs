@@ -132,12 +132,12 @@ impl SummationOrder {
 }
 
 /// Packed SELL for all parts on GPUs. The bits of a row depend on the other rows of its slice, so
-/// that interior and boundary rows consist of whole units of rows, which have whole slices.
+/// that interior and boundary rows consist of groups of rows that have whole slices.
 #[derive(Debug, Clone)]
 pub(crate) struct SlicedPlan {
     plan: Plan,
-    /// Number of rows of a unit.
-    pub(crate) unit: usize,
+    /// Number of rows of such a group: those of a window, or of a slice.
+    pub(crate) slice_rows: usize,
 }
 
 impl SlicedPlan {
@@ -178,13 +178,13 @@ impl SlicedPlan {
     /// A plan of packed SELL without long rows whose windows are whole in every block.
     fn with(plan: &Plan, longest: usize, block: usize) -> Option<Self> {
         let Plan::Psell(psell) = plan else { return None };
-        let unit = Self::SLICE.max(psell.sigma() as usize);
-        let whole = psell.sigma() == 1 || unit.is_multiple_of(Self::SLICE);
-        let kept = whole && block.is_multiple_of(unit) && longest <= psell.split() as usize;
-        kept.then(|| Self { plan: Plan::Psell(psell.with_one_warp()), unit })
+        let slice_rows = Self::SLICE.max(psell.sigma() as usize);
+        let whole = psell.sigma() == 1 || slice_rows.is_multiple_of(Self::SLICE);
+        let kept = whole && block.is_multiple_of(slice_rows) && longest <= psell.split() as usize;
+        kept.then(|| Self { plan: Plan::Psell(psell.with_one_warp()), slice_rows })
     }
 
-    /// Builds the operator of some units of rows.
+    /// Builds the operator of some groups of rows.
     pub(crate) fn build<T: Scalar>(
         &self,
         builder: &SparseOpBuilder,
@@ -310,7 +310,7 @@ mod tests {
         y.into_iter().map(Scalar::bits).collect()
     }
 
-    fn units_keep_their_bits<T: Scalar>(device: &Device) {
+    fn whole_slices_keep_their_bits<T: Scalar>(device: &Device) {
         let plans = [
             "psell(sigma:1)",
             "psell(sigma:1,group:4)",
@@ -337,8 +337,8 @@ mod tests {
                 let Some(sliced) = SlicedPlan::with(&plan, longest, 512) else { continue };
                 let whole = product(&sliced.plan, device, &a, &all, &x).unwrap();
                 for modulus in [2, 3] {
-                    let units = all.chunks(sliced.unit).step_by(modulus);
-                    let rows: Vec<u32> = units.flatten().copied().collect();
+                    let groups = all.chunks(sliced.slice_rows).step_by(modulus);
+                    let rows: Vec<u32> = groups.flatten().copied().collect();
                     let found = boundary_product(&sliced, device, &a, &rows, &x);
                     let expected = rows.iter().map(|&row| whole[row as usize]);
                     assert!(expected.eq(found), "{device}: {spec} in {}, {text}", T::KIND);
@@ -348,27 +348,27 @@ mod tests {
     }
 
     #[test]
-    fn whole_units_of_packed_sell_keep_their_bits() {
+    fn whole_slices_of_packed_sell_keep_their_bits() {
         for device in [Device::Cpu].into_iter().chain(Device::gpus().into_iter().take(1)) {
-            units_keep_their_bits::<f32>(&device);
-            units_keep_their_bits::<f64>(&device);
+            whole_slices_keep_their_bits::<f32>(&device);
+            whole_slices_keep_their_bits::<f64>(&device);
         }
     }
 
     #[test]
     fn packed_sell_is_for_whole_windows_without_long_rows() {
-        let unit = |text: &str, longest, block| {
+        let slice_rows = |text: &str, longest, block| {
             let sliced = SlicedPlan::with(&text.parse().unwrap(), longest, block);
-            sliced.map(|sliced| (sliced.unit, sliced.plan.to_string()))
+            sliced.map(|sliced| (sliced.slice_rows, sliced.plan.to_string()))
         };
-        let one = |unit, plan: &str| Some((unit, plan.to_owned()));
-        assert_eq!(unit("psell(sigma:1)", 9, 64), one(32, "psell(sigma:1,warps:1)"));
-        assert_eq!(unit("psell(sigma:512)", 9, 1024), one(512, "psell(sigma:512,warps:1)"));
-        assert_eq!(unit("psell(sigma:512)", 9, 256), None);
-        assert_eq!(unit("psell(sigma:48)", 9, 1024), None);
-        assert_eq!(unit("psell(sigma:1)", 9, 16), None);
-        assert_eq!(unit("psell(sigma:1,split:8)", 9, 64), None);
-        assert_eq!(unit("csr(vector:8)", 9, 64), None);
+        let one = |slice_rows, plan: &str| Some((slice_rows, plan.to_owned()));
+        assert_eq!(slice_rows("psell(sigma:1)", 9, 64), one(32, "psell(sigma:1,warps:1)"));
+        assert_eq!(slice_rows("psell(sigma:512)", 9, 1024), one(512, "psell(sigma:512,warps:1)"));
+        assert_eq!(slice_rows("psell(sigma:512)", 9, 256), None);
+        assert_eq!(slice_rows("psell(sigma:48)", 9, 1024), None);
+        assert_eq!(slice_rows("psell(sigma:1)", 9, 16), None);
+        assert_eq!(slice_rows("psell(sigma:1,split:8)", 9, 64), None);
+        assert_eq!(slice_rows("csr(vector:8)", 9, 64), None);
     }
 
     #[test]

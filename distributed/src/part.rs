@@ -96,8 +96,8 @@ impl<T: Scalar> PartOp<T> {
         let device = settings.device(rank);
         let order = settings.same_bits.then(|| SummationOrder::of(whole, &device));
         let own = columns[rank] as u32..columns[rank + 1] as u32;
-        let unit = settings.sliced.as_ref().map_or(1, |sliced| sliced.unit);
-        let (interior, boundary) = interior_and_boundary(a, &own, unit);
+        let slice_rows = settings.sliced.as_ref().map_or(1, |sliced| sliced.slice_rows);
+        let (interior, boundary) = interior_and_boundary(a, &own, slice_rows);
         let halo = Halo::new(&*comm, agree(&*comm, used_columns(a, &boundary))?, &columns)?;
         let halo = match &settings.sliced {
             Some(_) => halo.with_window(boundary.len()),
@@ -386,15 +386,16 @@ impl<T: Scalar> SystemOperator<T> for PartOp<T> {
     }
 }
 
-/// Numbers of the rows that use own columns alone, and of the others, in whole units of rows.
+/// Numbers of the rows that use own columns alone, and of the others. The rows of `slice_rows`
+/// consecutive ones, which have whole slices, are all in one of the two.
 fn interior_and_boundary<T: Scalar>(
     a: CsrView<'_, T>,
     own: &Range<u32>,
-    unit: usize,
+    slice_rows: usize,
 ) -> (Vec<u32>, Vec<u32>) {
     let (mut interior, mut boundary) = (Vec::new(), Vec::new());
-    for first in (0..a.nrows()).step_by(unit) {
-        let rows = first..a.nrows().min(first + unit);
+    for first in (0..a.nrows()).step_by(slice_rows) {
+        let rows = first..a.nrows().min(first + slice_rows);
         let is_interior = |row| a.row(row).0.iter().all(|column| own.contains(column));
         let set = if rows.clone().all(is_interior) { &mut interior } else { &mut boundary };
         set.extend(rows.map(|row| row as u32));
