@@ -58,7 +58,7 @@ pub(crate) use value_arrays::{
 };
 pub use work::Work;
 pub(crate) use work::{
-    STREAMS, chain_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
+    STREAMS, critical_path_us, gathered, megabytes, millions, scattered, slot_bytes, vector_bytes,
 };
 
 use crate::analysis::{Analysis, FormatProbe};
@@ -143,9 +143,9 @@ pub(crate) trait Format: 'static {
         None
     }
 
-    /// Time of an SpMV on an H200, in µs: an estimate from exact quantities, bytes, rows,
-    /// slots and the longest chain of one thread. It excludes plans from the candidates
-    /// (`tuning::bounds`), and is fitted with `csr(balanced)` to the same matrices.
+    /// Time of an SpMV on an H200, in µs: an estimate from exact quantities, bytes, rows, slots
+    /// and the critical path. It excludes plans from the candidates (`tuning::bounds`), and is
+    /// fitted with `csr(balanced)` to the same matrices.
     fn estimate_us(plan: &Self::Plan, analysis: &Analysis, work: &Work) -> f64;
 
     /// Packs a matrix.

@@ -72,9 +72,9 @@ impl Work {
     }
 }
 
-/// Time of the longest chain of one thread on an H200, in µs, if a step takes `near` with the
-/// matrix in the L2, and `far` more if it does not fit.
-pub(crate) fn chain_us(work: &Work, near: f64, far: f64) -> f64 {
+/// Time of the critical path on an H200, in µs, if a slot takes `near` with the matrix in the L2,
+/// and `far` more if it does not fit.
+pub(crate) fn critical_path_us(work: &Work, near: f64, far: f64) -> f64 {
     /// Largest size of a matrix that stays in the L2, in bytes.
     const L2_BYTES: u64 = 30_000_000;
     let step = if work.matrix_bytes > L2_BYTES { near + far } else { near };

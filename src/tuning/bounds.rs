@@ -4,8 +4,8 @@
 //! Two rules, for matrices of at least 10⁵ entries; the products of smaller ones are short:
 //!
 //! - The estimate of a plan ([`Plan::estimate_us`]) over that of `csr(balanced)` is at most
-//!   [`MAX_ESTIMATE`]. Estimates use exact quantities alone: bytes, slots and rows, and the longest
-//!   chain of loads of one thread. No wrong prediction gets past this rule.
+//!   [`MAX_ESTIMATE`]. Estimates use exact quantities alone: bytes, slots and rows, and the
+//!   critical path. No wrong prediction gets past this rule.
 //! - So is the prediction of the profile with [`MAX_PREDICTION`], which knows the caches, too.
 //!
 //! In the records of an H200, with the profile that is fitted to their random structures: no

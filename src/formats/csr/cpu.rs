@@ -17,7 +17,7 @@ const STEP_BYTES: usize = 32;
 
 /// Prefetches the entries that follow entry `k` at a distance of [`AHEAD`].
 #[inline(always)]
-pub(super) fn ask_ahead_of<T>(values: &[T], col_idx: &[u32], k: usize) {
+pub(super) fn prefetch_ahead<T>(values: &[T], col_idx: &[u32], k: usize) {
     prefetch(values.as_ptr().wrapping_add(k + AHEAD));
     prefetch(col_idx.as_ptr().wrapping_add(k + AHEAD));
 }
@@ -171,7 +171,7 @@ impl<T: Scalar> CsrArrays<'_, T> {
         let mut k = entries.start;
         while k < whole {
             if W * size_of::<T>() >= STEP_BYTES {
-                ask_ahead_of(self.block.values, self.block.col_idx, k);
+                prefetch_ahead(self.block.values, self.block.col_idx, k);
             }
             for (lane, sum) in sums.iter_mut().enumerate() {
                 // SAFETY: as `dot`.
@@ -206,7 +206,7 @@ impl<T: Scalar> CsrArrays<'_, T> {
             let mut k = entries.start;
             while k + vectors * V::LANES <= entries.end {
                 for sum in sums.iter_mut().take(vectors) {
-                    ask_ahead_of(self.block.values, self.block.col_idx, k);
+                    prefetch_ahead(self.block.values, self.block.col_idx, k);
                     let col = element_at(cols, k);
                     let x = if V::consecutive(col) {
                         V::load(element_at(x, element(col, 0) as usize))

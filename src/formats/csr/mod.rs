@@ -26,8 +26,8 @@ mod spmm;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostBuffers, HostMatrix, HostValueArrays, Layout,
-    PlanArgs, PlanProperties, SpmmShape, Target, ValueArrays, Work, chain_us, megabytes, millions,
-    slot_bytes, vector_bytes,
+    PlanArgs, PlanProperties, SpmmShape, Target, ValueArrays, Work, critical_path_us, megabytes,
+    millions, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Sampler};
 use crate::device::cpu::{first_at_least, partition};
@@ -58,7 +58,7 @@ pub enum CsrPlan {
 
 /// Entries of a row whose additions overlap with those of the rows around it; entries beyond them
 /// are dependent additions.
-const CHAIN: u32 = 16;
+const OVERLAPPED_ADDS: u32 = 16;
 
 /// Numbers of running sums that have a kernel.
 const VECTOR_WIDTHS: [u32; 5] = [2, 4, 8, 16, 32];
@@ -136,7 +136,7 @@ impl Format for Csr {
             vector_bytes: vector_bytes(analysis, scalar),
             slots: nnz,
             gathered: super::gathered(nnz, analysis.structure.contiguous),
-            dependent_adds: analysis.rows.histogram.entries_beyond(CHAIN),
+            dependent_adds: analysis.rows.histogram.entries_beyond(OVERLAPPED_ADDS),
             rows: nrows,
             serial_slots: if *plan == CsrPlan::Balanced { 0 } else { u64::from(analysis.rows.max) },
             critical_path,
@@ -172,8 +172,8 @@ impl Format for Csr {
         let separate =
             0.27 * ((steps - 4.0) / 28.0).clamp(0.0, 4.0) + if steps > 64.0 { 6.0 } else { 0.0 };
         let threads = millions(rows.nrows as u64 * lanes);
-        let chain = chain_us(work, 0.08, 0.05);
-        1.0 + 0.16 * megabytes(work) + 4.5 * threads + chain + separate * entries
+        let path = critical_path_us(work, 0.08, 0.05);
+        1.0 + 0.16 * megabytes(work) + 4.5 * threads + path + separate * entries
     }
 
     fn kernel(plan: &CsrPlan, _: Target) -> &'static str {

@@ -1,6 +1,6 @@
 //! SpMM with CSR on the CPU: the sums of a row for all vectors are in registers.
 
-use super::cpu::{NarrowRows, ask_ahead_of, for_each_block};
+use super::cpu::{NarrowRows, for_each_block, prefetch_ahead};
 use super::{CsrPlan, HostCsr};
 use crate::device::cpu::{
     CpuKernel, Output, Vector, dispatch, element, element_at, for_each_task, read, write,
@@ -213,7 +213,7 @@ impl<T: Scalar> SpmmKernel<'_, T> {
             let whole = entries.start + entries.len() / U * U;
             let mut k = entries.start;
             while k < whole {
-                ask_ahead_of(self.a.values, self.a.col_idx, k);
+                prefetch_ahead(self.a.values, self.a.col_idx, k);
                 for (u, sums) in sums.iter_mut().enumerate() {
                     let (value, x) = self.entry(k + u, first);
                     let value = V::splat(value);
@@ -254,7 +254,7 @@ impl<T: Scalar> SpmmKernel<'_, T> {
         // SAFETY: the caller's promise.
         unsafe {
             while k < whole {
-                ask_ahead_of(self.a.values, self.a.col_idx, k);
+                prefetch_ahead(self.a.values, self.a.col_idx, k);
                 for (u, sums) in sums.iter_mut().enumerate() {
                     let (value, x) = self.entry(k + u, first);
                     let x: [T; K] = read(x);

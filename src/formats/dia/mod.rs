@@ -30,7 +30,7 @@ mod offsets;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, ValueArrays, Work, chain_us, megabytes, vector_bytes,
+    Target, ValueArrays, Work, critical_path_us, megabytes, vector_bytes,
 };
 use crate::analysis::{Analysis, FormatProbe, Measure};
 use crate::device::cpu::{Output, for_each_task, partition};
@@ -127,7 +127,7 @@ impl Format for Dia {
     }
 
     fn estimate_us(_: &DiaPlan, _: &Analysis, work: &Work) -> f64 {
-        2.5 + 0.25 * megabytes(work) + chain_us(work, 0.03, 0.017)
+        2.5 + 0.25 * megabytes(work) + critical_path_us(work, 0.03, 0.017)
     }
 
     fn pack<T: Scalar>(_: &DiaPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {

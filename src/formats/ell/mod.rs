@@ -24,7 +24,7 @@ pub(crate) use cuda::DeviceEll;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, ValueArrays, Work, chain_us, device_rows, megabytes, millions, slot_bytes,
+    Target, ValueArrays, Work, critical_path_us, device_rows, megabytes, millions, slot_bytes,
     vector_bytes,
 };
 use crate::analysis::Analysis;
@@ -98,7 +98,7 @@ impl Format for Ell {
 
     fn estimate_us(_: &EllPlan, analysis: &Analysis, work: &Work) -> f64 {
         let rows = 6.5 * millions(analysis.rows.nrows as u64);
-        2.3 + 0.07 * megabytes(work) + chain_us(work, 0.057, 0.063) + rows
+        2.3 + 0.07 * megabytes(work) + critical_path_us(work, 0.057, 0.063) + rows
     }
 
     fn pack<T: Scalar>(plan: &EllPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {

@@ -31,8 +31,9 @@ pub use width::{Rule, Width, fastest};
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, ValueArrays, Work, chain_us,
+    Target, ValueArrays, Work,
     coo::{self, HostCoo},
+    critical_path_us,
     ell::{self, HostEll},
     megabytes, millions,
 };
@@ -139,9 +140,9 @@ impl Format for Hyb {
 
     fn estimate_us(_: &HybPlan, analysis: &Analysis, work: &Work) -> f64 {
         let rows = 8.2 * millions(analysis.rows.nrows as u64) + 12.7 * millions(work.starts);
-        let chain = chain_us(work, 0.055, 0.063);
+        let path = critical_path_us(work, 0.055, 0.063);
         // The COO part is a second launch.
-        8.5 + 0.125 * megabytes(work) + chain + rows + 2.5 * millions(work.outside)
+        8.5 + 0.125 * megabytes(work) + path + rows + 2.5 * millions(work.outside)
     }
 
     fn properties(_: &HybPlan) -> PlanProperties {

@@ -37,9 +37,9 @@ pub use sections::{BoundaryMethod, Sectioning};
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, ValueArrays, Work, chain_us,
+    Target, ValueArrays, Work,
     coo::{self, HostCoo},
-    device_rows, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
+    critical_path_us, device_rows, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::cpu::{Output, PADDING, for_each_task, partition};
@@ -164,11 +164,11 @@ impl Format for Jds {
             JdsLayout::Diagonals => (0.13, 0.01),
             _ => (0.06, 0.1),
         };
-        let chain = chain_us(work, step, 0.03) + section * work.starts as f64;
+        let path = critical_path_us(work, step, 0.03) + section * work.starts as f64;
         let rows = 3.0 * millions(analysis.rows.nrows as u64);
         // The COO part is a second launch.
         let tail = if plan.tail.is_some() { 4.0 + 25.0 * millions(work.outside) } else { 0.0 };
-        2.6 + 0.13 * megabytes(work) + chain + rows + tail
+        2.6 + 0.13 * megabytes(work) + path + rows + tail
     }
 
     fn pack<T: Scalar>(plan: &JdsPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {

@@ -24,7 +24,7 @@ mod cuda;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, ValueArrays, Work, chain_us, device_rows, megabytes, millions, slot_bytes,
+    Target, ValueArrays, Work, critical_path_us, device_rows, megabytes, millions, slot_bytes,
     vector_bytes,
 };
 use crate::analysis::{Analysis, SliceSums};
@@ -207,7 +207,7 @@ impl Format for Sell {
 
     fn estimate_us(_: &SellPlan, _: &Analysis, work: &Work) -> f64 {
         let slices = 45.0 * millions(work.starts);
-        2.7 + 0.2 * megabytes(work) + chain_us(work, 0.03, 0.017) + slices
+        2.7 + 0.2 * megabytes(work) + critical_path_us(work, 0.03, 0.017) + slices
     }
 
     fn pack<T: Scalar>(plan: &SellPlan, a: CsrView<'_, T>) -> Result<Self::Host<T>, Error> {
