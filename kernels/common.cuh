@@ -79,14 +79,14 @@ struct Flag {
     static constexpr bool value = FLAG;
 };
 
-// Calls `body` with Flag<true> if share number `unit` of the matrix stays in the L2, else with
+// Calls `body` with Flag<true> if share number `share` of the matrix stays in the L2, else with
 // Flag<false>.
 template <typename Body>
-__device__ __forceinline__ void by_l2_share([[maybe_unused]] u32 unit, [[maybe_unused]] u32 l2_shares, Body body) {
+__device__ __forceinline__ void by_l2_share([[maybe_unused]] u32 share, [[maybe_unused]] u32 l2_shares, Body body) {
 #ifdef EVICT_FIRST
     return body(Flag<false>{});
 #elif defined(STREAMED)
-    if (unit % SHARES >= l2_shares) return body(Flag<false>{});
+    if (share % SHARES >= l2_shares) return body(Flag<false>{});
 #endif
     body(Flag<true>{});
 }

@@ -185,13 +185,13 @@ __device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end
 
 // Vector type of BYTES bytes for one load.
 template <u32 BYTES>
-struct Words;
+struct LoadType;
 template <>
-struct Words<8> {
+struct LoadType<8> {
     typedef uint2 Type;
 };
 template <>
-struct Words<16> {
+struct LoadType<16> {
     typedef uint4 Type;
 };
 
@@ -200,8 +200,8 @@ struct Words<16> {
 template <bool IN_L2, u32 RUN, typename V>
 __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
     constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
-    using Bits = typename Words<TOGETHER * sizeof(V)>::Type;
-    struct alignas(sizeof(Bits)) Pack {
+    using Bits = typename LoadType<TOGETHER * sizeof(V)>::Type;
+    struct alignas(sizeof(Bits)) LoadedElements {
         V at[TOGETHER];
     };
     // The array may end within the last four.
@@ -212,9 +212,9 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
 #pragma unroll
             for (u32 v = 0; v < GROUP; v += TOGETHER) {
                 Bits bits = fetch<IN_L2>(reinterpret_cast<const Bits *>(from + v));
-                Pack pack = *reinterpret_cast<Pack *>(&bits);
+                LoadedElements loaded = *reinterpret_cast<LoadedElements *>(&bits);
 #pragma unroll
-                for (u32 w = 0; w < TOGETHER; ++w) run[q + v + w] = pack.at[w];
+                for (u32 w = 0; w < TOGETHER; ++w) run[q + v + w] = loaded.at[w];
             }
         }
     } else {

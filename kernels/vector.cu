@@ -113,9 +113,9 @@ __device__ __forceinline__ void conclude(double first, double second, ScalarRegi
 }
 
 // Elements of a pass for group `group` of `groups`: its share of `n` elements from `start` on. The
-// first `packs` vectors of elements are loaded by wide loads.
+// first `vectors16` vectors of 16 bytes are loaded by wide loads.
 struct PassShare {
-    u64 start, n, packs;
+    u64 start, n, vectors16;
     u32 group, groups;
     bool backward;
 };
@@ -132,8 +132,8 @@ struct OwnSums {
 
     // Calls `body` with the share of the block, and returns its sums, of this thread.
     template <typename Body>
-    __device__ __forceinline__ SumPair each_share(u64 n, u64 packs, u32, PassShape shape, Body body) const {
-        return body(PassShare{0, n, packs, blockIdx.x, gridDim.x, shape.backward()});
+    __device__ __forceinline__ SumPair each_share(u64 n, u64 vectors16, u32, PassShape shape, Body body) const {
+        return body(PassShare{0, n, vectors16, blockIdx.x, gridDim.x, shape.backward()});
     }
 
     // Completes the sums: the last block to arrive adds the sums of all blocks in a fixed order.
@@ -179,13 +179,13 @@ struct PeerSums {
 
     // Calls `body` with the blocks of elements of the warp, and publishes their sums.
     template <typename Body>
-    __device__ __forceinline__ SumPair each_share(u64 n, u64 packs, u32 pack, PassShape shape, Body body) const {
+    __device__ __forceinline__ SumPair each_share(u64 n, u64 vectors16, u32 size, PassShape shape, Body body) const {
         u64 elements = block_elements();
         u32 round = __ldcg(state()), all = blocks();
         for (u32 i = blockIdx.x * WARPS + threadIdx.x / WARP; i < all; i += gridDim.x * WARPS) {
             u32 block = shape.backward() ? all - 1 - i : i;
             u64 start = min(block * elements, n), own = min(elements, n - start);
-            SumPair sums = body(PassShare{start, own, packs > 0 ? own / pack : 0, 0, 1, shape.backward()});
+            SumPair sums = body(PassShare{start, own, vectors16 > 0 ? own / size : 0, 0, 1, shape.backward()});
             double first = subwarp_sum(sums.first, WARP), second = subwarp_sum(sums.second, WARP);
             for (u32 part = threadIdx.x % WARP; part < parts(); part += WARP)
                 table(part, round)[first_block() + block] = make_double2(first, second);
@@ -217,45 +217,45 @@ struct PeerSums {
     }
 };
 
-// Elements that are loaded and stored together.
+// Elements that are loaded and stored together: 16 bytes.
 template <typename T>
-struct alignas(16) Pack {
+struct alignas(16) Vector16 {
     static constexpr u32 SIZE = 16 / sizeof(T);
     T at[SIZE];
 };
 
 // Calls `each(in, out)` for every element of a share of groups of GROUP threads. `in` has one
 // element of every array of `from`, 0 for null arrays; `out` is stored to the arrays of `to`.
-// Elements that are in no pack are loaded one by one.
+// Elements that are in no such vector are loaded one by one.
 template <u32 GROUP, u32 INS, u32 OUTS, typename T, typename Each>
 __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS],
                                                  PassShare share, Each each) {
-    constexpr u32 SIZE = Pack<T>::SIZE;
-    u64 packs = share.packs, stride = u64(share.groups) * GROUP * TOGETHER;
-    for (u64 base = u64(share.group) * GROUP * TOGETHER + threadIdx.x % GROUP; base < packs; base += stride) {
-        Pack<T> in[TOGETHER][INS];
+    constexpr u32 SIZE = Vector16<T>::SIZE;
+    u64 vectors16 = share.vectors16, stride = u64(share.groups) * GROUP * TOGETHER;
+    for (u64 base = u64(share.group) * GROUP * TOGETHER + threadIdx.x % GROUP; base < vectors16; base += stride) {
+        Vector16<T> in[TOGETHER][INS];
         u64 at[TOGETHER];
 #pragma unroll
         for (u32 t = 0; t < TOGETHER; ++t) {
-            // Packs past the end repeat the last one.
-            u64 i = min(base + t * GROUP, packs - 1);
-            at[t] = share.backward ? packs - 1 - i : i;
+            // Vectors past the end repeat the last one.
+            u64 i = min(base + t * GROUP, vectors16 - 1);
+            at[t] = share.backward ? vectors16 - 1 - i : i;
         }
 #pragma unroll
         for (u32 k = 0; k < INS; ++k) {
             if (from[k] != nullptr) {
 #pragma unroll
                 for (u32 t = 0; t < TOGETHER; ++t)
-                    in[t][k] = reinterpret_cast<const Pack<T> *>(from[k] + share.start)[at[t]];
+                    in[t][k] = reinterpret_cast<const Vector16<T> *>(from[k] + share.start)[at[t]];
             } else {
 #pragma unroll
-                for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = Pack<T>{};
+                for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = Vector16<T>{};
             }
         }
 #pragma unroll
         for (u32 t = 0; t < TOGETHER; ++t) {
-            if (base + t * GROUP >= packs) break;
-            Pack<T> out[OUTS];
+            if (base + t * GROUP >= vectors16) break;
+            Vector16<T> out[OUTS];
 #pragma unroll
             for (u32 e = 0; e < SIZE; ++e) {
                 T one_in[INS], one_out[OUTS];
@@ -267,11 +267,11 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
             }
 #pragma unroll
             for (u32 k = 0; k < OUTS; ++k)
-                if (to[k] != nullptr) reinterpret_cast<Pack<T> *>(to[k] + share.start)[at[t]] = out[k];
+                if (to[k] != nullptr) reinterpret_cast<Vector16<T> *>(to[k] + share.start)[at[t]] = out[k];
         }
     }
     u64 end = share.start + share.n;
-    u64 rest = share.start + packs * SIZE + u64(share.group) * GROUP + threadIdx.x % GROUP;
+    u64 rest = share.start + vectors16 * SIZE + u64(share.group) * GROUP + threadIdx.x % GROUP;
     for (u64 i = rest; i < end; i += u64(share.groups) * GROUP) {
         T one_in[INS], one_out[OUTS];
 #pragma unroll
@@ -286,12 +286,12 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
 // Σ a b and Σ a c. If b is null, the first sum is Σ a.
 template <typename T, typename Sums>
 __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b,
-                                     const T *__restrict__ c, u64 n, u64 packs,
+                                     const T *__restrict__ c, u64 n, u64 vectors16,
                                      ScalarRegisters state, PassShape shape, Sums sums) {
     if (is_stopped(state.registers, shape)) return;
     const T *const from[3] = {a, b, c};
     T *const to[1] = {nullptr};
-    SumPair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](PassShare share) {
+    SumPair own = sums.each_share(n, vectors16, Vector16<T>::SIZE, shape, [&](PassShare share) {
         SumPair sum{};
         for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[3], T(&)[1]) {
             sum.first += double(in[0]) * (b != nullptr ? double(in[1]) : 1.0);
@@ -316,7 +316,7 @@ __device__ __forceinline__ double term(u32 partner, T out, T before, T other, T 
 template <typename T, typename Sums>
 __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__ u,
                                         const T *__restrict__ v, const T *__restrict__ d,
-                                        const T *__restrict__ w, u64 n, u64 packs, u64 coefficients,
+                                        const T *__restrict__ w, u64 n, u64 vectors16, u64 coefficients,
                                         ScalarRegisters state, PassShape shape, u32 scales_u,
                                         Sums sums) {
     if (is_stopped(state.registers, shape)) return;
@@ -327,7 +327,7 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
     u32 one = shape.first(), two = shape.second();
     const T *const from[5] = {keeps || one == PARTNER_CHANGE ? y : nullptr, u, v, d, w};
     T *const to[1] = {y};
-    SumPair own = sums.each_share(n, packs, Pack<T>::SIZE, shape, [&](PassShare share) {
+    SumPair own = sums.each_share(n, vectors16, Vector16<T>::SIZE, shape, [&](PassShare share) {
         SumPair sum{};
         for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[5], T(&out)[1]) {
             T scaled = scales_u ? in[1] * in[3] : in[1];
@@ -345,44 +345,44 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
 // x += along p; p = with_r (d r) + keep p. If d is null, p = with_r r + keep p.
 template <typename T>
 __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const T *__restrict__ r,
-                                     const T *__restrict__ d, u64 n, u64 packs, u64 coefficients,
+                                     const T *__restrict__ d, u64 n, u64 vectors16, u64 coefficients,
                                      const double *registers, PassShape shape) {
     if (is_stopped(registers, shape)) return;
     T along = coefficient<T>(registers, coefficients, 0), with_r = coefficient<T>(registers, coefficients, 1);
     T keep = coefficient<T>(registers, coefficients, 2);
     const T *const from[4] = {x, p, r, d};
     T *const to[2] = {x, p};
-    PassShare share{0, n, packs, blockIdx.x, gridDim.x, shape.backward()};
+    PassShare share{0, n, vectors16, blockIdx.x, gridDim.x, shape.backward()};
     for_each_element<BLOCK>(from, to, share, [&](const T(&in)[4], T(&out)[2]) {
         out[0] = in[0] + along * in[1];
         out[1] = with_r * (d != nullptr ? in[3] * in[2] : in[2]) + keep * in[1];
     });
 }
 
-#define INSTANCES(SUFFIX, T)                                                                                                             \
-    KERNEL_WITH(vector_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,              \
-                                        double *partials, u32 *arrivals, const u64 *code, u64 shape) {                                   \
-        dots(a, b, c, n, packs, ScalarRegisters{registers, partials, arrivals, code}, PassShape{shape}, OwnSums{});                      \
-    }                                                                                                                                    \
-    KERNEL_WITH(vector_combine_##SUFFIX, COMBINE_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,         \
-                                           u64 coefficients, double *registers, double *partials, u32 *arrivals,                         \
-                                           const u64 *code, u64 shape, u32 scales_u) {                                                   \
-        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, partials, arrivals, code}, PassShape{shape}, scales_u, \
-                OwnSums{});                                                                                                              \
-    }                                                                                                                                    \
-    KERNEL_WITH(vector_step_##SUFFIX, STEP_BLOCKS)(T *x, T *p, const T *r, const T *d, u64 n, u64 packs, u64 coefficients,               \
-                                        const double *registers, u64 shape) {                                                            \
-        step(x, p, r, d, n, packs, coefficients, registers, PassShape{shape});                                                           \
-    }                                                                                                                                    \
-    KERNEL_WITH(vector_peer_dots_##SUFFIX, PEER_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 packs, double *registers,         \
-                                             const u64 *peers, const u64 *code, u64 shape) {                                             \
-        dots(a, b, c, n, packs, ScalarRegisters{registers, nullptr, nullptr, code}, PassShape{shape}, PeerSums{peers});                  \
-    }                                                                                                                                    \
-    KERNEL_WITH(vector_peer_combine_##SUFFIX, PEER_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 packs,       \
-                                                u64 coefficients, double *registers, const u64 *peers, const u64 *code, u64 shape,       \
-                                                u32 scales_u) {                                                                          \
-        combine(y, u, v, d, w, n, packs, coefficients, ScalarRegisters{registers, nullptr, nullptr, code}, PassShape{shape}, scales_u,   \
-                PeerSums{peers});                                                                                                        \
+#define INSTANCES(SUFFIX, T)                                                                                                                 \
+    KERNEL_WITH(vector_dots_##SUFFIX, DOTS_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 vectors16, double *registers,              \
+                                        double *partials, u32 *arrivals, const u64 *code, u64 shape) {                                       \
+        dots(a, b, c, n, vectors16, ScalarRegisters{registers, partials, arrivals, code}, PassShape{shape}, OwnSums{});                      \
+    }                                                                                                                                        \
+    KERNEL_WITH(vector_combine_##SUFFIX, COMBINE_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 vectors16,         \
+                                           u64 coefficients, double *registers, double *partials, u32 *arrivals,                             \
+                                           const u64 *code, u64 shape, u32 scales_u) {                                                       \
+        combine(y, u, v, d, w, n, vectors16, coefficients, ScalarRegisters{registers, partials, arrivals, code}, PassShape{shape}, scales_u, \
+                OwnSums{});                                                                                                                  \
+    }                                                                                                                                        \
+    KERNEL_WITH(vector_step_##SUFFIX, STEP_BLOCKS)(T *x, T *p, const T *r, const T *d, u64 n, u64 vectors16, u64 coefficients,               \
+                                        const double *registers, u64 shape) {                                                                \
+        step(x, p, r, d, n, vectors16, coefficients, registers, PassShape{shape});                                                           \
+    }                                                                                                                                        \
+    KERNEL_WITH(vector_peer_dots_##SUFFIX, PEER_BLOCKS)(const T *a, const T *b, const T *c, u64 n, u64 vectors16, double *registers,         \
+                                             const u64 *peers, const u64 *code, u64 shape) {                                                 \
+        dots(a, b, c, n, vectors16, ScalarRegisters{registers, nullptr, nullptr, code}, PassShape{shape}, PeerSums{peers});                  \
+    }                                                                                                                                        \
+    KERNEL_WITH(vector_peer_combine_##SUFFIX, PEER_BLOCKS)(T *y, const T *u, const T *v, const T *d, const T *w, u64 n, u64 vectors16,       \
+                                                u64 coefficients, double *registers, const u64 *peers, const u64 *code, u64 shape,           \
+                                                u32 scales_u) {                                                                              \
+        combine(y, u, v, d, w, n, vectors16, coefficients, ScalarRegisters{registers, nullptr, nullptr, code}, PassShape{shape}, scales_u,   \
+                PeerSums{peers});                                                                                                            \
     }
 
 INSTANCES(f32, float)

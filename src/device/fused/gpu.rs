@@ -8,7 +8,7 @@ use crate::{Error, Scalar};
 use std::sync::Arc;
 
 /// Bytes of a vector load.
-const PACK: usize = 16;
+const VECTOR_BYTES: usize = 16;
 
 /// Warps of a block.
 const WARPS: usize = BLOCK as usize / 32;
@@ -43,7 +43,7 @@ struct PeerPasses {
 struct Frame {
     blocks: u32,
     len: u64,
-    packs: u64,
+    vectors16: u64,
 }
 
 impl GpuPasses {
@@ -74,12 +74,12 @@ impl GpuPasses {
     fn frame<T: Scalar>(&self, most: usize, vectors: &[Option<&DeviceVec<T>>]) -> Frame {
         let vectors = || vectors.iter().flatten();
         let len = vectors().next().map_or(0, |vector| vector.len());
-        let per_pack = PACK / size_of::<T>();
-        let aligned = vectors().all(|vector| vector.address().is_multiple_of(PACK as u64));
-        let packs = if aligned { len / per_pack } else { 0 };
-        let rounds = len.div_ceil(per_pack).div_ceil(BLOCK as usize * TOGETHER);
+        let per_vector16 = VECTOR_BYTES / size_of::<T>();
+        let aligned = vectors().all(|vector| vector.address().is_multiple_of(VECTOR_BYTES as u64));
+        let vectors16 = if aligned { len / per_vector16 } else { 0 };
+        let rounds = len.div_ceil(per_vector16).div_ceil(BLOCK as usize * TOGETHER);
         let blocks = rounds.clamp(1, self.gpu.multiprocessors() * most);
-        Frame { blocks: blocks as u32, len: len as u64, packs: packs as u64 }
+        Frame { blocks: blocks as u32, len: len as u64, vectors16: vectors16 as u64 }
     }
 
     /// Keeps the memory of a pass alive as long as the graph that is being captured, if any.
@@ -135,7 +135,7 @@ impl GpuPasses {
                 b,
                 c,
                 n: frame.len,
-                packs: frame.packs,
+                vectors16: frame.vectors16,
                 registers: registers.ptr(),
                 peers: peers.sums.words(),
                 code: self.program(pass.then),
@@ -150,7 +150,7 @@ impl GpuPasses {
             b,
             c,
             n: frame.len,
-            packs: frame.packs,
+            vectors16: frame.vectors16,
             registers: registers.ptr(),
             partials,
             arrivals,
@@ -187,7 +187,7 @@ impl GpuPasses {
                     d,
                     w,
                     n: frame.len,
-                    packs: frame.packs,
+                    vectors16: frame.vectors16,
                     coefficients,
                     registers: registers.ptr(),
                     peers: peers.sums.words(),
@@ -209,7 +209,7 @@ impl GpuPasses {
             d,
             w,
             n: frame.len,
-            packs: frame.packs,
+            vectors16: frame.vectors16,
             coefficients,
             registers: registers.ptr(),
             partials,
@@ -243,7 +243,7 @@ impl GpuPasses {
             r,
             d,
             n: frame.len,
-            packs: frame.packs,
+            vectors16: frame.vectors16,
             coefficients,
             registers: registers.ptr(),
             shape,
