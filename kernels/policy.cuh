@@ -59,7 +59,7 @@
 
 // Packed SELL. Short rows are bound by latency, so that the diagonal kernels, which need few
 // registers, get the highest occupancy without spills. GPUs older than Hopper, the axpby epilogue
-// and split slices need a few registers more.
+// and shared slices need a few registers more.
 #if IS_TURING
 #define SLICE_BLOCKS(HOPPER) 4
 #elif defined(SHARING) && HAS_SM_120

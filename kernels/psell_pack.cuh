@@ -40,7 +40,7 @@ struct Sink {
     const u8 *codes;
 
     // Number of values per unit.
-    __device__ __forceinline__ u32 per_unit() const { return keys ? UNIT : UNIT / sizeof(B); }
+    __device__ __forceinline__ u32 per_unit() const { return keys ? ALIGNMENT : ALIGNMENT / sizeof(B); }
     __device__ __forceinline__ void put(u64 at, B bits) const {
         if (!keys) {
             static_cast<B *>(values)[at] = bits;

@@ -30,9 +30,9 @@ __device__ __forceinline__ void visit_long_rows(const OrderedRows &rows, Visit v
 }
 
 // Number of long rows, pieces and entries of every block: three arrays of one number per block.
-KERNEL(pack_long_count)(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
+KERNEL(psell_pack_long_count)(const u64 *row_ptr, u32 nrows, u32 split, u64 *sums) {
     LongRowCounts own;
-    visit_long_rows({row_ptr, nullptr, nrows, limit}, [&](u32, u64 len) { own.add(len); });
+    visit_long_rows({row_ptr, nullptr, nrows, split}, [&](u32, u64 len) { own.add(len); });
     u64 all[] = {block_scan(own.rows).all, block_scan(own.pieces).all, block_scan(own.entries).all};
     if (threadIdx.x < 3)
         sums[threadIdx.x * gridDim.x + blockIdx.x] =
@@ -40,9 +40,9 @@ KERNEL(pack_long_count)(const u64 *row_ptr, u32 nrows, u32 limit, u64 *sums) {
 }
 
 // Number, first piece and first entry of every long row. `sums` are the prefix sums of the blocks.
-KERNEL(pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums, u32 *long_rows,
-                       u32 *firsts, u64 *begins) {
-    OrderedRows rows{row_ptr, nullptr, nrows, limit};
+KERNEL(psell_pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 split, const u64 *sums,
+                             u32 *long_rows, u32 *firsts, u64 *begins) {
+    OrderedRows rows{row_ptr, nullptr, nrows, split};
     LongRowCounts own;
     visit_long_rows(rows, [&](u32, u64 len) { own.add(len); });
     LongRowCounts before;
@@ -58,8 +58,8 @@ KERNEL(pack_long_rows)(const u64 *row_ptr, u32 nrows, u32 limit, const u64 *sums
 }
 
 // Writes the pieces, with one warp per long row.
-KERNEL(pack_long_pieces)(const u64 *row_ptr, const u32 *long_rows, const u32 *firsts,
-                         const u64 *begins, u32 count, Piece *pieces) {
+KERNEL(psell_pack_long_pieces)(const u64 *row_ptr, const u32 *long_rows, const u32 *firsts,
+                               const u64 *begins, u32 count, Piece *pieces) {
     u64 r = thread_id() / WARP;
     if (r >= count) return;
     u32 row = long_rows[r], first = firsts[r];
@@ -88,9 +88,9 @@ __device__ __forceinline__ void long_entries(const u64 *row_ptr, const u32 *col_
 
 #define COPY_LONG_ENTRIES(NAME, B)                                                                                                 \
     KERNEL(NAME)(const u64 *row_ptr, const u32 *col_idx, const B *values, const Piece *pieces, u32 count, u32 *cols, void *stored, \
-                const u64 *keys, const u8 *codes) {                                                                              \
-        long_entries<B>(row_ptr, col_idx, values, pieces, count, cols, Sink<B>{stored, keys, codes});                            \
+                const u64 *keys, const u8 *codes) {                                                                                \
+        long_entries<B>(row_ptr, col_idx, values, pieces, count, cols, Sink<B>{stored, keys, codes});                              \
     }
 
-COPY_LONG_ENTRIES(pack_long_entries_f32, u32)
-COPY_LONG_ENTRIES(pack_long_entries_f64, u64)
+COPY_LONG_ENTRIES(psell_pack_long_entries_f32, u32)
+COPY_LONG_ENTRIES(psell_pack_long_entries_f64, u64)

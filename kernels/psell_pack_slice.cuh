@@ -8,7 +8,7 @@
 // Sign bit. Inverting it gives deltas the order of unsigned numbers.
 constexpr u32 SIGN = 0x80000000;
 
-__device__ __forceinline__ u32 padded_bytes(u32 bytes) { return (bytes + UNIT - 1) / UNIT * UNIT; }
+__device__ __forceinline__ u32 padded_bytes(u32 bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 // Kind, columns of a step and numbers of steps of a slice, from its header: `SliceShape` in
 // src/formats/psell/index.rs.
@@ -63,11 +63,11 @@ struct Portion {
 };
 
 // Properties of the columns of a slice.
-enum { RISES = 1, TWOS = 2, THREES = 4 };
+enum { ASCENDING = 1, TWOS = 2, THREES = 4 };
 struct ColumnSurvey {
     u32 first;
     u32 last;
-    // RISES if all rows ascend strictly; TWOS and THREES if all rows consist of steps of two or
+    // ASCENDING if all rows ascend strictly; TWOS and THREES if all rows consist of steps of two or
     // three consecutive columns.
     u32 flags;
 };
@@ -76,7 +76,7 @@ struct ColumnSurvey {
 struct LaneSurvey {
     u32 first = ALL_LANES;
     u32 last = 0;
-    bool rises = true;
+    bool ascending = true;
     bool twos;
     bool threes;
 
@@ -89,7 +89,7 @@ struct LaneSurvey {
             first = min(first, col);
             last = max(last, col);
             bool follows = col == before + 1;
-            if (k > 0) rises = rises && before < col;
+            if (k > 0) ascending = ascending && before < col;
             if (k % 2 != 0) twos = twos && follows;
             if (third != 0) threes = threes && follows;
             third = third == 2 ? 0 : third + 1;
@@ -99,7 +99,7 @@ struct LaneSurvey {
 
     // Combines the properties of all lanes.
     __device__ __forceinline__ ColumnSurvey columns() const {
-        u32 flags = (__all_sync(ALL_LANES, rises) ? RISES : 0) | (__all_sync(ALL_LANES, twos) ? TWOS : 0) |
+        u32 flags = (__all_sync(ALL_LANES, ascending) ? ASCENDING : 0) | (__all_sync(ALL_LANES, twos) ? TWOS : 0) |
                     (__all_sync(ALL_LANES, threes) ? THREES : 0);
         return {lanes_min(first), lanes_max(last), flags};
     }
@@ -272,7 +272,7 @@ __device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, c
 }
 
 // Number of steps that a warp loads together.
-constexpr u32 STEPS = 4;
+constexpr u32 LOADED_STEPS = 4;
 
 // Writes the values and the index of some steps of a relative slice.
 template <typename B>
@@ -284,19 +284,19 @@ __device__ __forceinline__ void put_relative(const Lane &own, const u32 *cols, c
     group = shape.step_columns == 1 ? group : 0;
     // `single` is the position of the indices of the next masked step. Its values begin at
     // `step_columns` times that position.
-    for (u32 batch = from; batch < to; batch += STEPS) {
+    for (u32 batch = from; batch < to; batch += LOADED_STEPS) {
         // All loads come before the first store.
-        u32 col[STEPS];
-        B value[STEPS];
+        u32 col[LOADED_STEPS];
+        B value[LOADED_STEPS];
 #pragma unroll
-        for (u32 b = 0; b < STEPS; ++b) {
+        for (u32 b = 0; b < LOADED_STEPS; ++b) {
             u32 k = (batch + b) * shape.step_columns;
             bool has = batch + b < to && k < own.len;
             col[b] = has ? __ldg(cols + k) : 0;
             value[b] = has && sink.values ? __ldg(values + k) : 0;
         }
 #pragma unroll
-        for (u32 b = 0; b < STEPS; ++b) {
+        for (u32 b = 0; b < LOADED_STEPS; ++b) {
             u32 step = batch + b, k = step * shape.step_columns;
             if (step >= to) break;
             bool has = k < own.len, full = step < shape.full;

@@ -10,21 +10,22 @@ __device__ __forceinline__ u64 table_key(u64 hash) { return hash == 0 ? 1 : hash
 // Chooses the encoding of every slice, as `Chooser` in src/formats/psell/index.rs, and for diagonal
 // ones computes a hash that slices with equal slots share. `skip` gets the mask of lanes with long
 // rows. Wide slices are only cut into `portions`.
-KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows, u32 ncols,
-                    u32 limit, uint4 *encoded, u64 *hashes, u32 *skip, Portion *portions, u64 *found) {
+KERNEL(psell_pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows,
+                          u32 ncols, u32 split, uint4 *encoded, u64 *hashes, u32 *skip,
+                          Portion *portions, u64 *counts) {
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
-    Lane own(OrderedRows{row_ptr, perm, nrows, limit}, slice);
+    Lane own(OrderedRows{row_ptr, perm, nrows, split}, slice);
     const u32 *cols = col_idx + own.begin;
     u32 long_lanes = __ballot_sync(ALL_LANES, own.is_long);
     if (lane_id() == 0) skip[slice] = long_lanes;
     if (is_wide(own)) {
         u32 count = (lanes_max(own.len) + PORTION - 1) / PORTION;
-        u64 at = lane_id() == 0 ? atomicAdd(found + FOUND_PORTIONS, u64(count)) : 0;
+        u64 at = lane_id() == 0 ? atomicAdd(counts + COUNT_PORTIONS, u64(count)) : 0;
         at = __shfl_sync(ALL_LANES, at, 0);
         for (u32 p = lane_id(); p < count; p += WARP) portions[at + p] = {slice, p};
         // Initial value for the properties of its portions, which are combined there.
-        if (lane_id() == 0) encoded[slice] = make_uint4(ALL_LANES, 0, RISES | TWOS | THREES, 0);
+        if (lane_id() == 0) encoded[slice] = make_uint4(ALL_LANES, 0, ASCENDING | TWOS | THREES, 0);
         return;
     }
     LaneSurvey survey(cols, own.len, 0, own.len);
@@ -33,7 +34,7 @@ KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32
     SlotCounts slots;
     u64 end = min((u64(slice) + 1) * WARP, u64(nrows));
     bool reached = own.len == 0 || (in_reach(survey.first, own.row) && in_reach(survey.last, own.row));
-    if (!perm && end <= ncols && columns.flags & RISES && __all_sync(ALL_LANES, reached)) {
+    if (!perm && end <= ncols && columns.flags & ASCENDING && __all_sync(ALL_LANES, reached)) {
         u32 most = most_slots(own, chosen);
         slots.count = visit_slots(own, cols, most, [&](int delta, u32 mask) { slots.add(delta, mask); });
         chosen = diagonal_or(chosen, slots, most);
@@ -46,16 +47,17 @@ KERNEL(pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32
 
 // Wide slices. The warps of a grid share the portions, whose number only the GPU knows yet.
 template <typename Visit>
-__device__ __forceinline__ void visit_portions(const Portion *portions, const u64 *found, Visit visit) {
+__device__ __forceinline__ void visit_portions(const Portion *portions, const u64 *counts, Visit visit) {
     u64 warps = u64(gridDim.x) * WARPS;
-    for (u64 i = thread_id() / WARP; i < found[FOUND_PORTIONS]; i += warps) visit(i, portions[i]);
+    for (u64 i = thread_id() / WARP; i < counts[COUNT_PORTIONS]; i += warps) visit(i, portions[i]);
 }
 
 // Combines the properties of the columns of all portions.
-KERNEL(pack_survey_wide)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows,
-                         u32 limit, const Portion *portions, const u64 *found, uint4 *encoded) {
-    visit_portions(portions, found, [&](u64, Portion portion) {
-        Lane own(OrderedRows{row_ptr, perm, nrows, limit}, portion.slice);
+KERNEL(psell_pack_survey_wide)(const u64 *row_ptr, const u32 *col_idx, const u32 *perm, u32 nrows,
+                               u32 split, const Portion *portions, const u64 *counts,
+                               uint4 *encoded) {
+    visit_portions(portions, counts, [&](u64, Portion portion) {
+        Lane own(OrderedRows{row_ptr, perm, nrows, split}, portion.slice);
         ColumnSurvey columns = LaneSurvey(col_idx + own.begin, own.len, portion.from(own.len), portion.to(own.len)).columns();
         if (lane_id() == 0) {
             atomicMin(&encoded[portion.slice].x, columns.first);
@@ -74,12 +76,13 @@ constexpr u32 MANY = ~0u;
 
 // Counts the slots of rows in their order, and those of the slice in the last word of `encoded`,
 // until they are too many.
-KERNEL(pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 limit,
-                        const Portion *portions, const u64 *found, uint4 *encoded, SlotCounts *counted) {
+KERNEL(psell_pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols,
+                              u32 split, const Portion *portions, const u64 *counts,
+                              uint4 *encoded, SlotCounts *counted) {
     // Number of slots after which a warp reads the counts of the others.
     constexpr u32 ROUND = 32;
-    visit_portions(portions, found, [&](u64 i, Portion portion) {
-        Lane own(OrderedRows{row_ptr, nullptr, nrows, limit}, portion.slice);
+    visit_portions(portions, counts, [&](u64 i, Portion portion) {
+        Lane own(OrderedRows{row_ptr, nullptr, nrows, split}, portion.slice);
         const u32 *cols = col_idx + own.begin;
         ColumnSurvey columns = surveyed(encoded, portion.slice);
         u32 most = most_slots(own, relative(own, columns));
@@ -87,7 +90,7 @@ KERNEL(pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 n
         slots.count = MANY;
         u64 end = min((u64(portion.slice) + 1) * WARP, u64(nrows));
         bool reached = own.len == 0 || (in_reach(__ldg(cols), own.row) && in_reach(__ldg(cols + own.len - 1), own.row));
-        if (end <= ncols && columns.flags & RISES && __all_sync(ALL_LANES, reached)) {
+        if (end <= ncols && columns.flags & ASCENDING && __all_sync(ALL_LANES, reached)) {
             Lane some = slots_of_portion(own, cols, portion.number);
             u32 seen = 0, room = most;
             u32 count = visit_slots(some, col_idx + some.begin, room, [&](int delta, u32 mask) {
@@ -103,12 +106,12 @@ KERNEL(pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 n
 }
 
 // Chooses the encoding of wide slices. Without `counted` they are not diagonal.
-KERNEL(pack_choose_wide)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 limit,
-                         const Portion *portions, const u64 *found, const SlotCounts *counted, uint4 *encoded,
-                         u64 *hashes) {
-    visit_portions(portions, found, [&](u64 i, Portion portion) {
+KERNEL(psell_pack_choose_wide)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 split,
+                               const Portion *portions, const u64 *counts,
+                               const SlotCounts *counted, uint4 *encoded, u64 *hashes) {
+    visit_portions(portions, counts, [&](u64 i, Portion portion) {
         if (portion.number != 0) return;
-        Lane own(OrderedRows{row_ptr, perm, nrows, limit}, portion.slice);
+        Lane own(OrderedRows{row_ptr, perm, nrows, split}, portion.slice);
         uint4 chosen = relative(own, surveyed(encoded, portion.slice));
         u32 count = (lanes_max(own.len) + PORTION - 1) / PORTION;
         SlotCounts slots;
@@ -129,12 +132,14 @@ KERNEL(pack_choose_wide)(const u64 *row_ptr, const u32 *perm, u32 nrows, u32 lim
     });
 }
 
-// Table of slots that slices share: positions for `mask` + 1 hashes, a power of two, and the first
-// slice with each hash, stored as its complement so that zero means none.
-
+// Position of a hash in the table of slots that slices share. The table has room for `mask` + 1
+// hashes, a power of two, and for the first slice with each hash, stored as its complement so that
+// zero means none.
 __device__ __forceinline__ u64 table_place(u64 hash, u32 mask) { return (hash >> 24) & mask; }
 
-KERNEL(pack_share)(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *keys, u32 *firsts, u32 mask) {
+// Enters the slots of the diagonal slices into the table.
+KERNEL(psell_pack_share)(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *keys,
+                         u32 *firsts, u32 mask) {
     u64 s = thread_id();
     if (s >= slices || SliceShape::of(encoded[s].x).kind != DIAGONAL) return;
     u64 hash = hashes[s], place = table_place(hash, mask);
@@ -150,9 +155,9 @@ KERNEL(pack_share)(const uint4 *encoded, const u64 *hashes, u32 slices, u64 *key
 
 // For every slice the first slice with its index, which is itself for a relative slice, and two
 // arrays: the units of its values, and those of an index of its own.
-KERNEL(pack_units)(const uint4 *encoded, const u64 *hashes, u32 slices, const u64 *keys,
-                   const u32 *firsts, u32 mask, u32 value_size, u32 *owners, u64 *units,
-                   u64 *found) {
+KERNEL(psell_pack_units)(const uint4 *encoded, const u64 *hashes, u32 slices, const u64 *keys,
+                         const u32 *firsts, u32 mask, u32 value_size, u32 *owners, u64 *units,
+                         u64 *counts) {
     u64 s = thread_id();
     if (s >= slices) return;
     uint4 own = encoded[s];
@@ -162,38 +167,39 @@ KERNEL(pack_units)(const uint4 *encoded, const u64 *hashes, u32 slices, const u6
         while (keys[place] != hash) place = (place + 1) & mask;
         owner = ~firsts[place];
         // Different slots with one hash: a later comparison of the slots could read out of bounds.
-        if (encoded[owner].x != own.x) found[FOUND_WRONG] = 1;
+        if (encoded[owner].x != own.x) counts[COUNT_HASH_COLLISION] = 1;
     } else {
-        found[FOUND_RELATIVE] = 1;
+        counts[COUNT_RELATIVE] = 1;
     }
     owners[s] = owner;
-    units[s] = padded_bytes(own.z * value_size) / UNIT;
-    units[slices + s] = owner == u32(s) ? own.w / UNIT : 0;
+    units[s] = padded_bytes(own.z * value_size) / ALIGNMENT;
+    units[slices + s] = owner == u32(s) ? own.w / ALIGNMENT : 0;
 }
 
 // Computes the header of every slice from the prefix sums of the units.
-KERNEL(pack_headers)(const uint4 *encoded, const u32 *owners, const u64 *units, u32 slices, uint4 *headers) {
+KERNEL(psell_pack_headers)(const uint4 *encoded, const u32 *owners, const u64 *units, u32 slices,
+                           uint4 *headers) {
     u64 s = thread_id();
     if (s >= slices) return;
     headers[s] = make_uint4(u32(units[s]), u32(units[slices + owners[s]]), encoded[s].y, encoded[s].x);
 }
 
 // Writes the slots of the slices that own their index.
-KERNEL(pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit,
-                   const uint4 *headers, const u32 *owners, u8 *index) {
+KERNEL(psell_pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 split,
+                         const uint4 *headers, const u32 *owners, u8 *index) {
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
     uint4 header = headers[slice];
     SliceShape shape = SliceShape::of(header.w);
     if (shape.kind != DIAGONAL || owners[slice] != slice) return;
-    Lane own(OrderedRows{row_ptr, nullptr, nrows, limit}, slice);
-    if (!is_wide(own)) put_slots(own, col_idx + own.begin, shape, index + u64(header.y) * UNIT, 0, 0);
+    Lane own(OrderedRows{row_ptr, nullptr, nrows, split}, slice);
+    if (!is_wide(own)) put_slots(own, col_idx + own.begin, shape, index + u64(header.y) * ALIGNMENT, 0, 0);
 }
 
 // The same for a portion of a wide slice.
-KERNEL(pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 limit,
-                        const uint4 *headers, const u32 *owners, u8 *index, const Portion *portions,
-                        const SlotCounts *counted, u32 count) {
+KERNEL(psell_pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 split,
+                              const uint4 *headers, const u32 *owners, u8 *index,
+                              const Portion *portions, const SlotCounts *counted, u32 count) {
     u64 i = thread_id() / WARP;
     if (i >= count) return;
     Portion portion = portions[i];
@@ -206,25 +212,25 @@ KERNEL(pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 l
         full += before.full;
         partial += before.count - before.full;
     }
-    Lane own(OrderedRows{row_ptr, nullptr, nrows, limit}, portion.slice);
+    Lane own(OrderedRows{row_ptr, nullptr, nrows, split}, portion.slice);
     Lane some = slots_of_portion(own, col_idx + own.begin, portion.number);
-    put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * UNIT,
+    put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * ALIGNMENT,
               subwarp_sum(full, WARP), subwarp_sum(partial, WARP));
 }
 
 // Writes the values of a slice, and its index if it is relative. `group` is the binary logarithm of
-// the group. Sets FOUND_WRONG if its slots differ from those of the slice whose index it shares.
-// For wide slices it writes the steps or slots of a portion, else all.
+// the group. Sets COUNT_HASH_COLLISION if its slots differ from those of the slice whose index it
+// shares. For wide slices it writes the steps or slots of a portion, else all.
 template <bool WIDE, typename B>
 __device__ __forceinline__ void write_slice(const OrderedRows &rows, Portion portion, const u32 *col_idx,
                                             const B *values, const uint4 *headers, u32 group,
-                                            u8 *index, Sink<B> sink, u64 *found) {
+                                            u8 *index, Sink<B> sink, u64 *counts) {
     uint4 header = headers[portion.slice];
     Lane own(rows, portion.slice);
     if (!WIDE && is_wide(own)) return;
     SliceShape shape = SliceShape::of(header.w);
     const u32 *cols = col_idx + own.begin;
-    u8 *at = index + u64(header.y) * UNIT;
+    u8 *at = index + u64(header.y) * ALIGNMENT;
     u64 first = u64(header.x) * sink.per_unit();
     values += own.begin;
     u32 single = shape.full * WARP;
@@ -243,25 +249,25 @@ __device__ __forceinline__ void write_slice(const OrderedRows &rows, Portion por
             to = cut_slots(own, cols, shape, at, portion.number + 1, Cut{0, 0, 0}, to);
             single += subwarp_sum(from.next, WARP) - from.full * WARP;
         }
-        if (!put_diagonal(own, cols, values, shape, at, group, first, sink, from, to, single)) found[FOUND_WRONG] = 1;
+        if (!put_diagonal(own, cols, values, shape, at, group, first, sink, from, to, single)) counts[COUNT_HASH_COLLISION] = 1;
     }
 }
 
 #define WRITE(NAME, B)                                                                                                                    \
-    KERNEL_WITH(NAME, COPY_BLOCKS)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit,        \
-                        const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found) {         \
+    KERNEL_WITH(NAME, COPY_BLOCKS)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 split,        \
+                        const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *counts) {        \
         if (!has_slice(nrows)) return;                                                                                                    \
-        write_slice<false, B>({row_ptr, perm, nrows, limit}, {own_slice(), 0}, col_idx, values, headers, group, index,                    \
-                              {stored, keys, codes}, found);                                                                              \
+        write_slice<false, B>({row_ptr, perm, nrows, split}, {own_slice(), 0}, col_idx, values, headers, group, index,                    \
+                              {stored, keys, codes}, counts);                                                                             \
     }                                                                                                                                     \
-    KERNEL_WITH(NAME##_wide, COPY_BLOCKS)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 limit, \
-                       const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *found,            \
+    KERNEL_WITH(NAME##_wide, COPY_BLOCKS)(const u64 *row_ptr, const u32 *col_idx, const B *values, const u32 *perm, u32 nrows, u32 split, \
+                       const uint4 *headers, u32 group, u8 *index, void *stored, const u64 *keys, const u8 *codes, u64 *counts,           \
                        const Portion *portions, u32 count) {                                                                              \
         u64 i = thread_id() / WARP;                                                                                                       \
         if (i >= count) return;                                                                                                           \
-        write_slice<true, B>({row_ptr, perm, nrows, limit}, portions[i], col_idx, values, headers, group, index, {stored, keys, codes},   \
-                             found);                                                                                                      \
+        write_slice<true, B>({row_ptr, perm, nrows, split}, portions[i], col_idx, values, headers, group, index, {stored, keys, codes},   \
+                             counts);                                                                                                     \
     }
 
-WRITE(pack_write_f32, u32)
-WRITE(pack_write_f64, u64)
+WRITE(psell_pack_write_f32, u32)
+WRITE(psell_pack_write_f64, u64)

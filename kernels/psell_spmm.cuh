@@ -37,10 +37,10 @@ __device__ __forceinline__ void prefetch(const u8 *from, u32 bytes) {
 template <typename U>
 constexpr u32 SLOTS = 64 / sizeof(U);
 
-// Number of steps of several slots that a lane processes at a time. With grouped slots, which such
-// steps do not use, as few registers as possible.
+// Number of steps of several columns that a lane processes at a time. With grouped slots, which
+// such steps do not use, as few registers as possible.
 template <typename T, u32 V>
-constexpr u32 RUN_STEPS = V > 1 ? 1 : sizeof(T) == 4 ? 3 : 2;
+constexpr u32 MULTI_COLUMN_STEPS = V > 1 ? 1 : sizeof(T) == 4 ? 3 : 2;
 
 // Adds the entries of a lane's row in a diagonal slice. As `diagonal_sum` in psell_spmv.cuh; `row`
 // is the unit at the column of the lane's row.
@@ -97,7 +97,7 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
     const u32 *masks = reinterpret_cast<const u32 *>(index);
     const I *indices = reinterpret_cast<const I *>(masks + padded(width - full));
     constexpr u32 GROUP = R == 1 ? V : 1;
-    in_batches<R == 1 ? SLOTS<U> : RUN_STEPS<T, V>>(full, [&](auto n, u32 k) {
+    in_batches<R == 1 ? SLOTS<U> : MULTI_COLUMN_STEPS<T, V>>(full, [&](auto n, u32 k) {
         constexpr u32 COUNT = decltype(n)::value;
         constexpr u32 GROUPED = GROUP == 4 ? COUNT / 4 * 4 : 0;
         u32 col[COUNT];
@@ -115,8 +115,8 @@ __device__ __forceinline__ void add_relative(Unit<T, N> &sum, const u8 *index, c
     });
     if (width == full) return;
     u32 at = full * WARP, bit = 1u << lane;
-    constexpr u32 STEPS = R == 1 ? PARTIAL : 1;
-    in_batches<STEPS>(width - full, [&](auto n, u32 k) {
+    constexpr u32 MASKED_STEPS = R == 1 ? PARTIAL : 1;
+    in_batches<MASKED_STEPS>(width - full, [&](auto n, u32 k) {
         constexpr u32 COUNT = decltype(n)::value;
         u32 col[COUNT], mask[COUNT];
         T value[COUNT * R];
@@ -156,13 +156,13 @@ __device__ __forceinline__ void add_relative(u32 kind, Unit<T, N> &sum, const u8
 // warp of a row to finish adds the sums of the row's pieces, always in the same order. `rows.sums`
 // has a unit for every piece and each of those lanes.
 template <typename T, u32 N, typename Values>
-__device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u32 p, u32 shift,
+__device__ __forceinline__ void add_piece(const LongRows<T> &rows, Values values, u32 p, u32 shift,
                                           UnitColumns<Unit<T, N>> x, bool in_use, UnitSums<T> sums) {
     using U = Unit<T, N>;
     Piece piece = rows.pieces[p];
     u32 lane = threadIdx.x % WARP, lanes = 1u << shift, unit = lane & (lanes - 1);
     u32 first = lane >> shift, stride = WARP >> shift;
-    U *parts = reinterpret_cast<U *>(rows.sums);
+    U *piece_sums = reinterpret_cast<U *>(rows.sums);
     U sum = {};
 #pragma unroll 1
     for (u32 k = first; k < piece.count; k += PIECE_ENTRIES * stride) {
@@ -184,7 +184,7 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
     sum = strided_sum(sum, lanes);
     if (piece.pieces > 1) {
         if (first == 0) {
-            parts[(u64(p) << shift) + unit] = sum;
+            piece_sums[(u64(p) << shift) + unit] = sum;
             __threadfence();
         }
         __syncwarp();
@@ -194,9 +194,9 @@ __device__ __forceinline__ void add_piece(const Long<T> &rows, Values values, u3
         __threadfence();
         sum = {};
         for (u32 i = first; i < piece.pieces; i += stride) {
-            U part = load_unit<true>(parts + (u64(piece.first + i) << shift) + unit);
+            U other = load_unit<true>(piece_sums + (u64(piece.first + i) << shift) + unit);
 #pragma unroll
-            for (u32 v = 0; v < N; ++v) sum.at[v] += part.at[v];
+            for (u32 v = 0; v < N; ++v) sum.at[v] += other.at[v];
         }
         sum = strided_sum(sum, lanes);
     }
@@ -215,7 +215,7 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers,
                                              const u8 *__restrict__ index,
                                              const T *__restrict__ dictionary,
                                              const u32 *__restrict__ perm,
-                                             const u32 *__restrict__ skip, u32 nrows, Long<T> rows,
+                                             const u32 *__restrict__ skip, u32 nrows, LongRows<T> rows,
                                              UnitColumns<Unit<T, N>> x, UnitSums<T> sums, u32 shift) {
     __shared__ T shared[Values::CODES];
     if constexpr (Values::CODES > 1) {
@@ -239,9 +239,9 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers,
     u32 slice = u32(i / WARP), lane = u32(i) % WARP;
     if (u64(slice) * WARP >= nrows) return;
     uint4 header = __ldg(headers + slice);
-    values += u64(header.x) * UNIT;
+    values += u64(header.x) * ALIGNMENT;
     Values own(whole_address(values), dictionary, shared);
-    const u8 *at = whole_address(index + u64(header.y) * UNIT);
+    const u8 *at = whole_address(index + u64(header.y) * ALIGNMENT);
     u32 kind = header.w & 3, step_columns = (header.w >> 2 & 3) + 1;
     u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
     if (kind == DIAGONAL || shift >= PREFETCH_SHIFT) {
@@ -281,14 +281,14 @@ constexpr bool STAY = true;
                              const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 long_count, \
                              T *long_sums, u32 *done, UNIT_PARAMETERS(T, N), u32 shift) {                                                  \
         packed_units<V, VALUES<T, STAY<Unit<T, N>>>>(headers, values, index, dictionary, perm, skip, nrows,                                \
-                                                         Long<T>{pieces, long_cols, long_values, long_count, long_sums, done},             \
+                                                         LongRows<T>{pieces, long_cols, long_values, long_count, long_sums, done},         \
                                                          UNIT_COLUMNS(T, N),                                                               \
                                                          UNIT_SUMS(T), shift);                                                             \
     }
 
-#define SPMM_INSTANCES(NAME, PER_SM, V, VALUES)                  \
-    SPMM(NAME##_v##V##_f32x2, PER_SM, V, VALUES, float, 2)       \
-    SPMM(NAME##_v##V##_f32x4, PER_SM, V, VALUES, float, 4)       \
+#define SPMM_INSTANCES(NAME, PER_SM, V, VALUES)            \
+    SPMM(NAME##_v##V##_f32x2, PER_SM, V, VALUES, float, 2) \
+    SPMM(NAME##_v##V##_f32x4, PER_SM, V, VALUES, float, 4) \
     SPMM_INSTANCES_F64(NAME, PER_SM, V, VALUES)
 
 #define SPMM_INSTANCES_F64(NAME, PER_SM, V, VALUES) SPMM(NAME##_v##V##_f64x2, PER_SM, V, VALUES, double, 2)

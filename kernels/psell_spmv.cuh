@@ -9,20 +9,20 @@
 #include "psell_values.cuh"
 
 // Deltas and masks of a slice are padded to a multiple of this number of words, for vector loads.
-constexpr u32 WORDS = UNIT / sizeof(u32);
+constexpr u32 UNIT_WORDS = ALIGNMENT / sizeof(u32);
 
-__device__ __forceinline__ u32 padded(u32 words) { return (words + WORDS - 1) / WORDS * WORDS; }
+__device__ __forceinline__ u32 padded(u32 words) { return (words + UNIT_WORDS - 1) / UNIT_WORDS * UNIT_WORDS; }
 
-// Loads N words from an address aligned to UNIT.
+// Loads N words from an address aligned to ALIGNMENT.
 template <u32 N, typename I>
 __device__ __forceinline__ void load_words(const I *words, I *out) {
 #pragma unroll
-    for (u32 g = 0; g < (N + WORDS - 1) / WORDS; ++g) {
+    for (u32 g = 0; g < (N + UNIT_WORDS - 1) / UNIT_WORDS; ++g) {
         int4 four = __ldg(reinterpret_cast<const int4 *>(words) + g);
-        I all[WORDS] = {I(four.x), I(four.y), I(four.z), I(four.w)};
+        I all[UNIT_WORDS] = {I(four.x), I(four.y), I(four.z), I(four.w)};
 #pragma unroll
-        for (u32 w = 0; w < WORDS; ++w)
-            if (g * WORDS + w < N) out[g * WORDS + w] = all[w];
+        for (u32 w = 0; w < UNIT_WORDS; ++w)
+            if (g * UNIT_WORDS + w < N) out[g * UNIT_WORDS + w] = all[w];
     }
 }
 
@@ -100,7 +100,6 @@ constexpr bool SHARED_SLICES = false;
 // divided in batches of BATCH_STEPS. The first masked step is numbered from the next multiple of
 // it, so that no batch has steps of both kinds.
 struct SliceSteps {
-    static constexpr u32 BATCH_STEPS = 8;
     u32 first, end;
 
     // Range of this warp among the full steps, in which all lanes have an entry. `1 << shift` warps
@@ -213,8 +212,8 @@ __device__ __forceinline__ T relative_sum(
     SliceSteps masked_steps = SliceSteps::masked(full, width, shift);
     if (masked_steps.first == masked_steps.end) return sum;
     u32 at = full * WARP + entries_before(masks, masked_steps.first, lane), bit = 1u << lane;
-    constexpr u32 STEPS = R == 1 ? PARTIAL : 1;
-    in_batches<STEPS>(masked_steps.end - masked_steps.first, [&](auto n, u32 step) {
+    constexpr u32 MASKED_STEPS = R == 1 ? PARTIAL : 1;
+    in_batches<MASKED_STEPS>(masked_steps.end - masked_steps.first, [&](auto n, u32 step) {
         constexpr u32 COUNT = decltype(n)::value;
         u32 k = masked_steps.first + step;
         u32 col[COUNT], mask[COUNT];
@@ -241,7 +240,7 @@ __device__ __forceinline__ T relative_sum(
 
 // Number of steps of a relative slice that are processed together, by slots per step.
 template <u32 R>
-constexpr u32 STEPS_OF = R == 1 ? 8 : R == 2 ? 4 : 3;
+constexpr u32 STEPS_OF = R == 1 ? BATCH_STEPS : R == 2 ? 4 : 3;
 
 template <u32 V, u32 R, typename T, typename Values>
 __device__ __forceinline__ T relative_sum(u32 kind, const u8 *index, const Values &values, u32 full,
@@ -262,9 +261,9 @@ struct Piece {
     u32 pieces;
 };
 
-// Long rows: entries as in CSR, cut into pieces.
+// Long rows: entries as in CSR, cut into pieces. `LongRows` in src/formats/psell/long.rs.
 template <typename T>
-struct Long {
+struct LongRows {
     const Piece *pieces;
     const u32 *cols;
     const u8 *values;
@@ -278,7 +277,7 @@ struct Long {
 // Sums a piece, LONG_ENTRIES per lane at a time. The last warp of a row to finish adds the sums of
 // the row's pieces, always in the same order.
 template <u32 LONG_ENTRIES, typename T, typename Values, typename Epilogue>
-__device__ __forceinline__ void long_piece(const Long<T> &rows, Values values, u32 p, u32 lane,
+__device__ __forceinline__ void long_piece(const LongRows<T> &rows, Values values, u32 p, u32 lane,
                                            const T *x, Epilogue y) {
     Piece piece = rows.pieces[p];
     T sum = 0;
@@ -323,7 +322,7 @@ template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, type
 __device__ __forceinline__ void packed_rows(
     const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
     const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
-    u32 nrows, Long<T> rows, const T *__restrict__ x, Epilogue y, u32 shift, u32 l2_shares) {
+    u32 nrows, LongRows<T> rows, const T *__restrict__ x, Epilogue y, u32 shift, u32 l2_shares) {
     constexpr u32 CODES = Values<T, true>::CODES;
     __shared__ T shared[CODES];
     if constexpr (CODES > 1) {
@@ -357,7 +356,7 @@ __device__ __forceinline__ void packed_rows(
     wait_for_previous_launch();
     trigger_next_launch();
     if (has_slice) {
-        const u8 *at = index + u64(header.y) * UNIT;
+        const u8 *at = index + u64(header.y) * ALIGNMENT;
         // `SliceShape` in psell_pack_slice.cuh.
         u32 kind = header.w & 3, step_columns = (header.w >> 2 & 3) + 1;
         u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
@@ -367,7 +366,7 @@ __device__ __forceinline__ void packed_rows(
             Values<T, IN_L2> own(values, dictionary, shared);
             own.skip(header.x);
             if (DIAGONALS || kind == DIAGONAL) {
-                sum = diagonal_sum<8, V>(at, own, full, width, shift, lane, x + row);
+                sum = diagonal_sum<BATCH_STEPS, V>(at, own, full, width, shift, lane, x + row);
             } else if constexpr (!DIAGONALS) {
                 const T *base = x + header.z;
                 if (step_columns == 1) sum = relative_sum<V, 1>(kind, at, own, full, width, shift, lane, base);
@@ -378,29 +377,29 @@ __device__ __forceinline__ void packed_rows(
     }
     if constexpr (SHARED_SLICES) {
         // Sums of the warps of a slice.
-        __shared__ T part_sums[BLOCK];
-        part_sums[threadIdx.x] = sum;
+        __shared__ T warp_sums[BLOCK];
+        warp_sums[threadIdx.x] = sum;
         __syncthreads();
         if ((threadIdx.x / WARP & ((1u << shift) - 1)) != 0 || !has_slice) return;
-        for (u32 part = 1; part < 1u << shift; ++part) sum += part_sums[threadIdx.x + part * WARP];
+        for (u32 w = 1; w < 1u << shift; ++w) sum += warp_sums[threadIdx.x + w * WARP];
     }
     if (u64(slice) * WARP + lane < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) y.store(row, sum);
 }
 
-#define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                    \
-    KERNEL_WITH(NAME, PER_SM)(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,             \
-                             const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,    \
-                             T *sums, u32 *done, const T *x, EPILOGUE_PARAMETERS(T), u32 shift, u32 l2_shares) {                         \
-        packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                         \
-                                          Long<T>{pieces, long_cols, long_values, count, sums, done}, x, EPILOGUE(T), shift, l2_shares); \
+#define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                        \
+    KERNEL_WITH(NAME, PER_SM)(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,                 \
+                             const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,        \
+                             T *sums, u32 *done, const T *x, EPILOGUE_PARAMETERS(T), u32 shift, u32 l2_shares) {                             \
+        packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                             \
+                                          LongRows<T>{pieces, long_cols, long_values, count, sums, done}, x, EPILOGUE(T), shift, l2_shares); \
     }
 
 // V slots of a row are contiguous. The numbers are the least blocks per multiprocessor of the
 // diagonal and of the general kernel.
-#define INSTANCES_OF(NAME, V, VALUES, T, KIND, DIAGONAL_BLOCKS, GENERAL_BLOCKS)        \
+#define INSTANCES_OF(NAME, V, VALUES, T, KIND, DIAGONAL_BLOCKS, GENERAL_BLOCKS)              \
     PACKED(NAME##_diagonal_v##V##_##KIND, SLICE_BLOCKS(DIAGONAL_BLOCKS), true, V, VALUES, T) \
     PACKED(NAME##_v##V##_##KIND, SLICE_BLOCKS(GENERAL_BLOCKS), false, V, VALUES, T)
 // The same for both scalar types.
-#define INSTANCES(NAME, V, VALUES, DIAGONAL_F32, DIAGONAL_F64, GENERAL_F32, GENERAL_F64)  \
-    INSTANCES_OF(NAME, V, VALUES, float, f32, DIAGONAL_F32, GENERAL_F32)                  \
+#define INSTANCES(NAME, V, VALUES, DIAGONAL_F32, DIAGONAL_F64, GENERAL_F32, GENERAL_F64) \
+    INSTANCES_OF(NAME, V, VALUES, float, f32, DIAGONAL_F32, GENERAL_F32)                 \
     INSTANCES_OF(NAME, V, VALUES, double, f64, DIAGONAL_F64, GENERAL_F64)

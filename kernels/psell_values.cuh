@@ -3,7 +3,6 @@
 
 #pragma once
 
-
 using namespace psell;
 
 // Plain values; `at` counts values. BYTES is the size of one.
@@ -14,7 +13,7 @@ struct Plain {
     const T *values;
 
     __device__ __forceinline__ Plain(const u8 *bytes, const T *, const T *) : values(reinterpret_cast<const T *>(bytes)) {}
-    __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(T))); }
+    __device__ __forceinline__ void skip(u64 units) { skip_values(units * (ALIGNMENT / sizeof(T))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
     __device__ __forceinline__ T one(u32 at) const { return fetch<IN_L2>(values + at); }
     __device__ __forceinline__ void four(u32 at, T *out) const {
@@ -38,7 +37,7 @@ struct Coded {
     const T *dictionary;
 
     __device__ __forceinline__ Coded(const u8 *bytes, const T *, const T *shared) : codes(bytes), dictionary(shared) {}
-    __device__ __forceinline__ void skip(u64 units) { skip_values(units * UNIT); }
+    __device__ __forceinline__ void skip(u64 units) { skip_values(units * ALIGNMENT); }
     __device__ __forceinline__ void skip_values(u64 count) { codes += count; }
     __device__ __forceinline__ T one(u32 at) const { return dictionary[fetch<IN_L2>(codes + at)]; }
     __device__ __forceinline__ void four(u32 at, T *out) const {
@@ -77,7 +76,7 @@ struct Widened {
 
     __device__ __forceinline__ Widened(const u8 *bytes, const T *, const T *)
         : values(reinterpret_cast<const typename P::Bits *>(bytes)) {}
-    __device__ __forceinline__ void skip(u64 units) { skip_values(units * (UNIT / sizeof(typename P::Bits))); }
+    __device__ __forceinline__ void skip(u64 units) { skip_values(units * (ALIGNMENT / sizeof(typename P::Bits))); }
     __device__ __forceinline__ void skip_values(u64 count) { values += count; }
     __device__ __forceinline__ T one(u32 at) const { return P::widen(fetch<IN_L2>(values + at)); }
     __device__ __forceinline__ void four(u32 at, T *out) const {

@@ -1,13 +1,13 @@
 // Sliding-window SpMM for packed SELL whose slices are all diagonal, with the columns of all slices
 // in a few bands along the diagonal: see src/formats/psell/cuda/window.rs.
 //
-// A block goes through consecutive slices, one slice per consumer warp in each step. The columns of
-// X that a step needs are in shared memory, in a ring buffer per band: each step loads the
-// columns by which its bands have moved on. Producer warps do only that, at most STAGES steps
-// ahead. A lane multiplies two adjacent rows with one of the two units of a column. The buffer
-// holds even and odd columns separately, so that the lanes of a quarter warp read 128 contiguous
-// bytes. On the next diagonal the first row needs the column that the second row has just used; it
-// is reused from registers.
+// A block goes through consecutive slices, one slice per consumer warp in each iteration. The
+// columns of X that an iteration needs are in shared memory, in a ring buffer per band: each
+// iteration loads the columns by which its bands have moved on. Producer warps do only that, at
+// most STAGES iterations ahead. A lane multiplies two adjacent rows with one of the two units of a
+// column. The buffer holds even and odd columns separately, so that the lanes of a quarter warp
+// read 128 contiguous bytes. On the next diagonal the first row needs the column that the second
+// row has just used; it is reused from registers.
 //
 // Selectable: one kernel at a time.
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ void copy_range(u8 *to, const u8 *from, u32 bytes, u6
 // Ring buffers of a block: for each band the even columns, then the odd ones, `half + HALO`
 // each.
 template <typename U>
-struct Buffers {
+struct RingBuffers {
     u8 *bytes;
     // First column of every band minus the row.
     const int *starts;
@@ -65,13 +65,13 @@ struct Buffers {
     UnitColumns<U> x;
 
     // Bytes of the even or of the odd columns.
-    __device__ __forceinline__ u32 half_bytes() const { return (half + HALO) * u32(UNITS * sizeof(U)); }
+    __device__ __forceinline__ u32 half_bytes() const { return (half + HALO) * u32(COLUMN_UNITS * sizeof(U)); }
 
     __device__ __forceinline__ void load_column(u8 *half_at, u32 place, const U *from) const {
-        begin_copy(reinterpret_cast<float4 *>(half_at + place * (UNITS * sizeof(U))),
+        begin_copy(reinterpret_cast<float4 *>(half_at + place * (COLUMN_UNITS * sizeof(U))),
                    reinterpret_cast<const float4 *>(from));
         if (place < HALO)
-            begin_copy(reinterpret_cast<float4 *>(half_at + (place + half) * (UNITS * sizeof(U))),
+            begin_copy(reinterpret_cast<float4 *>(half_at + (place + half) * (COLUMN_UNITS * sizeof(U))),
                        reinterpret_cast<const float4 *>(from));
     }
 
@@ -79,21 +79,21 @@ struct Buffers {
     // positions from `place` on, each of which has an even and an odd column. `threads` threads in
     // whole warps take part. Columns outside the matrix are clamped, and are never multiplied.
     __device__ __forceinline__ void fill(u32 row, u32 skip, u32 place, u32 count, u32 thread, u32 threads) const {
-        u32 unit = thread % UNITS, odd = thread / UNITS % 2, own = min(unit, units - 1);
+        u32 unit = thread % COLUMN_UNITS, odd = thread / COLUMN_UNITS % 2, own = min(unit, units - 1);
 #pragma unroll 1
         for (u32 s = 0; s < bands; ++s) {
             i64 first = i64(row) + skip + __ldg(starts + s);
             u8 *half_at = bytes + (s * 2 + odd) * half_bytes() + unit * sizeof(U);
-            u32 h = place + thread / (2 * UNITS), i = thread / UNITS;
+            u32 h = place + thread / (2 * COLUMN_UNITS), i = thread / COLUMN_UNITS;
             if (first >= 0 && first + count <= ncols) {
                 const u8 *from = reinterpret_cast<const u8 *>(x.x + own) + (first + i) * x.stride;
-                u64 on = u64(threads / UNITS) * u32(x.stride);
+                u64 on = u64(threads / COLUMN_UNITS) * u32(x.stride);
 #pragma unroll 4
-                for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS), from += on)
+                for (; i < count; i += threads / COLUMN_UNITS, h += threads / (2 * COLUMN_UNITS), from += on)
                     load_column(half_at, min(h, h - half), reinterpret_cast<const U *>(from));
             } else {
 #pragma unroll 1
-                for (; i < count; i += threads / UNITS, h += threads / (2 * UNITS))
+                for (; i < count; i += threads / COLUMN_UNITS, h += threads / (2 * COLUMN_UNITS))
                     load_column(half_at, min(h, h - half),
                                 x.offset_by(x.x + own,
                                             u32(min(max(first + i, i64(0)), i64(ncols) - 1))));
@@ -182,14 +182,14 @@ __device__ __forceinline__ RowPair<T, N> sum_pair(const u8 *table, const u8 *val
 }
 
 // Index words of the slot that a lane enters in the table.
-struct Word {
+struct SlotIndex {
     u32 place, mask;
 
     // Loads the words of a slice with this header; zeros if there is no such slot.
-    __device__ __forceinline__ Word(const u32 *index, uint4 header, u32 lane) : place(0), mask(0) {
+    __device__ __forceinline__ SlotIndex(const u32 *index, uint4 header, u32 lane) : place(0), mask(0) {
         u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
         if (lane >= width) return;
-        const u32 *at = index + u64(header.y) * WORDS + (lane < full ? lane : padded(full) + lane - full);
+        const u32 *at = index + u64(header.y) * UNIT_WORDS + (lane < full ? lane : padded(full) + lane - full);
         place = __ldg(at);
         if (lane >= full) mask = __ldg(at + padded(width - full));
     }
@@ -223,7 +223,7 @@ struct Word {
 template <u32 V, typename T, u32 N>
 __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *values,
                                                 const u32 *index, u32 nrows,
-                                                Buffers<Unit<T, N>> buffers, u32 most,
+                                                RingBuffers<Unit<T, N>> buffers, u32 most,
                                                 UnitSums<T> sums) {
     // Static shared memory of the barriers, by which window.rs recognises that the kernel is not
     // empty.
@@ -232,7 +232,7 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
     u32 rows = consumers * WARP, span = buffers.half * 2 - STAGES * rows;
     u64 slices = (u64(nrows) + WARP - 1) / WARP;
     u32 begin = u32(slices * blockIdx.x / gridDim.x), end = u32(slices * (blockIdx.x + 1) / gridDim.x);
-    u32 steps = (end - begin + consumers - 1) / consumers;
+    u32 iterations = (end - begin + consumers - 1) / consumers;
     if (threadIdx.x == 0) {
         for (u32 d = 0; d < STAGES; ++d) make_barrier(filled + d, PRODUCERS * WARP), make_barrier(used + d, consumers);
         for (u32 w = 0; w < consumers; ++w) make_barrier(copied[w], 1), make_barrier(copied[w] + 1, 1);
@@ -244,7 +244,7 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
 
     if (warp >= consumers) {
         u32 place = (span + rows) / 2;
-        for (u32 t = 1; t < steps; ++t) {
+        for (u32 t = 1; t < iterations; ++t) {
             if (t >= STAGES) wait_for(used + t % STAGES, (t / STAGES - 1) & 1);
             buffers.fill(begin * WARP + t * rows, span, place, rows, threadIdx.x - rows, PRODUCERS * WARP);
             arrive_copied(filled + (t - 1) % STAGES);
@@ -256,25 +256,25 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
     }
 
     // After the buffers, every warp has space for the values of two slices and for its slot table.
-    constexpr u32 COLUMN = UNITS * sizeof(Unit<T, N>);
+    constexpr u32 COLUMN = COLUMN_UNITS * sizeof(Unit<T, N>);
     u8 *own = buffers.bytes + buffers.bands * 2 * buffers.half_bytes() + warp * (2 * most + TABLE), *table = own + 2 * most;
-    u32 slice = begin + warp, row = lane / UNITS * 2, unit = lane % UNITS, from = warp * (WARP / 2), phases = 0;
+    u32 slice = begin + warp, row = lane / COLUMN_UNITS * 2, unit = lane % COLUMN_UNITS, from = warp * (WARP / 2), phases = 0;
     const u8 *mine = buffers.bytes + row / 2 * COLUMN + unit * sizeof(Unit<T, N>);
     auto header_of = [&](u32 s) { return s < end ? __ldg(headers + s) : uint4{0, 0, 0, 0}; };
     auto copy_values = [&](uint4 header, u32 to) {
         if (lane == 0 && header.z)
-            copy_range(own + to * most, values + u64(header.x) * UNIT, header.z, copied[warp] + to);
+            copy_range(own + to * most, values + u64(header.x) * ALIGNMENT, header.z, copied[warp] + to);
     };
     uint4 header = header_of(slice), next = header_of(slice + consumers);
     copy_values(header, 0);
-    Word word(index, header, lane);
+    SlotIndex slot_index(index, header, lane);
 #pragma unroll 1
-    for (u32 t = 0; t < steps; ++t, slice += consumers) {
+    for (u32 t = 0; t < iterations; ++t, slice += consumers) {
         uint4 later = header_of(slice + 2 * consumers);
         copy_values(next, ~t & 1);
-        Word coming(index, next, lane);
+        SlotIndex next_index(index, next, lane);
         u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
-        word.enter<T>(table, lane, full, width, from, buffers.half, buffers.half_bytes(), COLUMN);
+        slot_index.enter<T>(table, lane, full, width, from, buffers.half, buffers.half_bytes(), COLUMN);
         __syncwarp();
         if (t > 0) wait_for(filled + (t - 1) % STAGES, ((t - 1) / STAGES) & 1);
         if (header.z) {
@@ -289,16 +289,16 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
             if (r < nrows) sums.put(u32(r), unit, pair.first);
             if (r + 1 < nrows) sums.put(u32(r + 1), unit, pair.second);
         }
-        header = next, next = later, word = coming;
+        header = next, next = later, slot_index = next_index;
         from += rows / 2;
         from = min(from, from - buffers.half);
     }
 }
 
-#define WINDOW_BODY(V, T, N)                                                                                       \
-    extern __shared__ float4 shared[];                                                                             \
-    Buffers<Unit<T, N>> buffers{reinterpret_cast<u8 *>(shared), starts, bands, half, ncols, (vectors + N - 1) / N, \
-                            UNIT_COLUMNS(T, N)};                                                                   \
+#define WINDOW_BODY(V, T, N)                                                                                           \
+    extern __shared__ float4 shared[];                                                                                 \
+    RingBuffers<Unit<T, N>> buffers{reinterpret_cast<u8 *>(shared), starts, bands, half, ncols, (vectors + N - 1) / N, \
+                            UNIT_COLUMNS(T, N)};                                                                       \
     multiply_window<V>(headers, values, index, nrows, buffers, most, UNIT_SUMS(T));
 
 #else

@@ -67,8 +67,8 @@ const PLANS: [&str; 5] = [
 const FOR_LONG_ROWS: usize = 2;
 
 /// Square matrices and plans for them: a matrix whose product is as short as a launch, one with
-/// rows that are split once or twice each, and one with rows that are split into more parts than a
-/// warp adds up.
+/// rows that chunks cut once or twice each, and one with rows cut into more chunks or pieces than a
+/// warp has lanes.
 fn cases<T: Scalar>() -> Vec<(CsrMatrix<T>, &'static [&'static str])> {
     let small = scattered(700, 700, |row| row % 19);
     let cut = scattered(3000, 3000, |row| if row % 40 == 0 { 2500 } else { row % 19 });

@@ -7,18 +7,19 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Types of the kernels with the name of a Rust type that stands for the same thing.
-const MIRRORED: [&str; 18] = [
+const MIRRORED: [&str; 19] = [
     "Bf16",
-    "Buffers",
     "Chunk",
     "ColumnSpan",
     "F16",
     "FloatLayout",
+    "LongRows",
     "PanelTiles",
     "PeerSums",
     "Piece",
     "Pieces",
     "Plain",
+    "RingBuffers",
     "Same",
     "Section",
     "Sink",

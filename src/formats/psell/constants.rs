@@ -1,8 +1,8 @@
 //! Constants of the kernels of packed SELL. `build.rs` writes them to the header
 //! `constants.cuh`, in the namespace `psell`.
 
-/// Alignment of the values and of the index of a slice, in bytes.
-pub(crate) const UNIT: usize = 16;
+/// Alignment of the values and of the index of a slice, in bytes: the unit of their offsets.
+pub(crate) const ALIGNMENT: usize = 16;
 
 /// Bits of a width in a header's `shape`.
 pub(crate) const WIDTH_BITS: u32 = 14;
@@ -27,6 +27,9 @@ pub(crate) const MAX_WIDTH: u32 = (1 << WIDTH_BITS) - 1;
 /// would idle.
 pub(crate) const DIAGONAL_SLOTS: usize = 2;
 
+/// Steps of a slice that a warp loads together in an SpMV.
+pub(crate) const BATCH_STEPS: usize = 8;
+
 /// Entries per piece of a long row: two rounds of eight entries per lane for a warp of a GPU.
 pub(crate) const PIECE: u64 = 512;
 
@@ -34,13 +37,13 @@ pub(crate) const PIECE: u64 = 512;
 pub(crate) const PORTION: usize = 192;
 
 /// Position in `PackingCounts` of the word for a slice that is not diagonal.
-pub(crate) const FOUND_RELATIVE: usize = 5;
+pub(crate) const COUNT_RELATIVE: usize = 5;
 
 /// Position in `PackingCounts` of the word for slices with the same hash but different slots.
-pub(crate) const FOUND_WRONG: usize = 6;
+pub(crate) const COUNT_HASH_COLLISION: usize = 6;
 
 /// Position in `PackingCounts` of the number of portions of wide slices.
-pub(crate) const FOUND_PORTIONS: usize = 7;
+pub(crate) const COUNT_PORTIONS: usize = 7;
 
 /// Largest number of consumer warps of a block of the sliding-window SpMM, which multiply.
 pub(crate) const CONSUMERS: usize = 14;
@@ -48,11 +51,11 @@ pub(crate) const CONSUMERS: usize = 14;
 /// Number of producer warps of a block of the sliding-window SpMM, which load columns.
 pub(crate) const PRODUCERS: usize = 2;
 
-/// Number of stages: producer warps are at most as many steps ahead.
+/// Number of stages: producer warps are at most as many iterations ahead.
 pub(crate) const STAGES: usize = 2;
 
-/// Units of a column in a ring buffer.
-pub(crate) const UNITS: usize = 2;
+/// Units of vectors of a column in a ring buffer.
+pub(crate) const COLUMN_UNITS: usize = 2;
 
 /// Number of columns in the halo of a ring buffer: its first columns, repeated after its end, so
 /// that reads of a warp never wrap around.

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 /// Least number of bytes of a vector of indices for a prefetch per vector, otherwise per step: half
 /// a cache line.
-const ASK_BYTES: usize = 32;
+const PREFETCH_BYTES: usize = 32;
 
 /// Indices of every width, which is known at run time.
 const ANY: usize = 0;
@@ -38,13 +38,13 @@ impl<T: Scalar> HostPsell<T> {
     }
 }
 
-/// A part of the matrix that can be multiplied, for any representation of its values.
+/// The slices or the long rows of a matrix, with any representation of their values.
 trait Multiply<T: Scalar> {
     /// Writes the products to `y`.
     ///
     /// # Safety
     ///
-    /// `values` are those of this part; the vectors are as in [`HostPsell::product`].
+    /// `values` are those of `self`; the vectors are as in [`HostPsell::product`].
     unsafe fn multiply<S: Source<T>>(&self, values: S, x: &[T], y: Output<T>);
 }
 
@@ -166,7 +166,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
         for &delta in full {
             let x = x.wrapping_offset(delta as i32 as isize);
             for (g, sum) in sums.iter_mut().enumerate() {
-                self.values.ask_ahead_of(at);
+                self.values.prefetch_ahead(at);
                 // SAFETY: every lane has an entry there.
                 *sum = unsafe {
                     sum.mul_add(self.values.load(at), V::load(x.wrapping_add(g * V::LANES)))
@@ -219,7 +219,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
             for _ in 0..slice.shape.full {
                 for (g, sum) in sums.iter_mut().enumerate() {
                     let from = element_at(indices, g * V::LANES * bytes);
-                    if g == 0 || V::LANES * bytes >= ASK_BYTES {
+                    if g == 0 || V::LANES * bytes >= PREFETCH_BYTES {
                         prefetch(from.wrapping_add(AHEAD * bytes));
                     }
                     let index = match bytes {
@@ -229,7 +229,7 @@ impl<T: Scalar, S: Source<T>> SliceKernel<'_, T, S> {
                     };
                     for slot in 0..R {
                         let at = at + slot * LANES + g * V::LANES;
-                        self.values.ask_ahead_of(at);
+                        self.values.prefetch_ahead(at);
                         let x = V::gather_at(x.wrapping_add(slot), index);
                         *sum = sum.mul_add(self.values.load(at), x);
                     }
@@ -438,7 +438,7 @@ impl<T: Scalar, S: Source<T>> LongRowsKernel<'_, T, S> {
             let mut k = entries.start;
             while k + SUMS * V::LANES <= entries.end {
                 for sum in &mut sums {
-                    self.values.ask_ahead_of(k);
+                    self.values.prefetch_ahead(k);
                     prefetch(cols.wrapping_add(k + AHEAD));
                     let x = V::gather_at(x, V::indices(element_at(cols, k)));
                     *sum = sum.mul_add(self.values.load(k), x);

@@ -19,7 +19,7 @@ use crate::formats::encoded::map_array;
 use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceValueArrays, row_products};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Precision, Scalar};
-use kernel::{kernel_name, module_of, warps_shift_of};
+use kernel::{ValueForm, kernel_name, module_of, warps_shift_of};
 use std::sync::Arc;
 
 pub(crate) use kernel::{expected_kernel, steps_of_warp};
@@ -85,15 +85,14 @@ impl<T: Scalar> DeviceValues<T> {
         map_array!(self, array => array.bytes()).array().unwrap_or(0)
     }
 
-    /// Name of the kernel file for the values.
-    fn file(&self) -> &'static str {
+    /// Form in which the values are stored.
+    fn form(&self) -> ValueForm {
         match self {
-            Self::Plain(_) => "psell_spmv_plain",
-            Self::Codes(_) => "psell_spmv_coded",
-            Self::Halves(Precision::Bf16, _) => "psell_spmv_bf16",
-            Self::Halves(..) => "psell_spmv_f16",
-            Self::Singles(_) => "psell_spmv_f32",
-            Self::Same => "psell_spmv_same",
+            Self::Plain(_) => ValueForm::Plain,
+            Self::Codes(_) => ValueForm::Coded,
+            Self::Halves(precision, _) => ValueForm::Narrow(*precision),
+            Self::Singles(_) => ValueForm::Narrow(Precision::F32),
+            Self::Same => ValueForm::Same,
         }
     }
 }
@@ -101,10 +100,10 @@ impl<T: Scalar> DeviceValues<T> {
 impl<T: Scalar> DeviceLongRows<T> {
     fn new(long: &LongRows<T>, gpu: Gpu) -> Result<Self, Error> {
         let values = DeviceValues::new(&long.values, gpu)?;
-        Ok(Self::from_parts(gpu, gpu.upload(&long.pieces)?, gpu.upload(&long.col_idx)?, values))
+        Ok(Self::from_buffers(gpu, gpu.upload(&long.pieces)?, gpu.upload(&long.col_idx)?, values))
     }
 
-    pub(super) fn from_parts(
+    pub(super) fn from_buffers(
         gpu: Gpu,
         pieces: Buffer<Piece>,
         col_idx: Buffer<u32>,
@@ -149,7 +148,7 @@ impl<T: Scalar> DevicePsell<T> {
     pub(crate) fn new(host: &HostPsell<T>, gpu: Gpu) -> Result<Self, Error> {
         let upload =
             |array: &Option<Vec<u32>>| array.as_ref().map(|array| gpu.upload(array)).transpose();
-        let parts = PsellBuffers {
+        let buffers = PsellBuffers {
             headers: gpu.upload(&host.headers)?,
             values: DeviceValues::new(&host.values, gpu)?,
             dictionary: gpu.upload(&host.dictionary)?,
@@ -159,7 +158,7 @@ impl<T: Scalar> DevicePsell<T> {
             long: host.long.as_ref().map(|long| DeviceLongRows::new(long, gpu)).transpose()?,
         };
         let arrangement = (host.group, host.warps);
-        Self::from_parts(gpu, (host.nrows, host.ncols), arrangement, parts, host.is_diagonal())
+        Self::from_buffers(gpu, (host.nrows, host.ncols), arrangement, buffers, host.is_diagonal())
     }
 
     /// Builds the matrix from its buffers. `is_diagonal` selects the kernel for matrices all of
@@ -168,15 +167,15 @@ impl<T: Scalar> DevicePsell<T> {
     /// # Errors
     ///
     /// Errors of kernel compilation.
-    pub(super) fn from_parts(
+    pub(super) fn from_buffers(
         gpu: Gpu,
         (nrows, ncols): (usize, usize),
         (group, warps): (usize, SliceWarps),
-        parts: PsellBuffers<T>,
+        buffers: PsellBuffers<T>,
         is_diagonal: bool,
     ) -> Result<Self, Error> {
-        let PsellBuffers { headers, values, dictionary, index, perm, skip, long } = parts;
-        let file = values.file();
+        let PsellBuffers { headers, values, dictionary, index, perm, skip, long } = buffers;
+        let name = values.form().spmv_module();
         let optional = perm.iter().chain(&skip).map(Buffer::bytes).sum::<u64>();
         let arrays = [headers.bytes(), values.bytes(), index.bytes(), dictionary.bytes(), optional];
         let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, DeviceLongRows::bytes);
@@ -185,9 +184,9 @@ impl<T: Scalar> DevicePsell<T> {
             SliceWarps::One => 0,
             SliceWarps::Auto => warps_shift_of(&headers, bytes)?,
         };
-        let (module, residency) = module_of(file, shift, residency);
-        let name = kernel_name(file, is_diagonal, group, T::KIND);
-        let kernel = RowKernel::new(gpu, module, residency, name)?;
+        let (module, residency) = module_of(name, shift, residency);
+        let kernel = kernel_name(name, is_diagonal, group, T::KIND);
+        let kernel = RowKernel::new(gpu, module, residency, kernel)?;
         Ok(Self {
             nrows,
             ncols,
@@ -333,6 +332,10 @@ mod tests {
         assert_eq!(warps_shift(3906, 27, 20_000_000), 0);
         assert_eq!(warps_shift(32_768, 64, 20_000_000), 0);
         let large = |steps| warps_shift(3700, steps, 50_000_000);
-        assert_eq!([64, 110, 280].map(large), [0, 0, 2], "streamed unless chains take longer");
+        assert_eq!(
+            [64, 110, 280].map(large),
+            [0, 0, 2],
+            "streamed unless the critical path takes longer"
+        );
     }
 }

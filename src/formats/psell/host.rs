@@ -1,6 +1,6 @@
 //! Packing of a matrix into slices.
 
-use super::index::{ALL, Chooser, Encoded, Kind, LANES, LaneColumns, Slot, UNIT, padded};
+use super::index::{ALIGNMENT, ALL, Chooser, Encoded, Kind, LANES, LaneColumns, Slot, padded};
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
@@ -67,13 +67,13 @@ impl<T: Scalar> HostPsell<T> {
         let batches = rows.encode();
         let placement = Placement::of(&batches, coder.size())?;
         let mut stored =
-            Stored::zeroed(&coder, placement.value_units * UNIT / coder.size().max(1))?;
-        let mut index = with_slack(placement.index_units * UNIT / size_of::<u32>())?;
+            Stored::zeroed(&coder, placement.value_units * ALIGNMENT / coder.size().max(1))?;
+        let mut index = with_slack(placement.index_units * ALIGNMENT / size_of::<u32>())?;
         let writer = Writer {
             a,
             rows,
             group,
-            values_per_unit: stored.per(UNIT),
+            values_per_unit: stored.per(ALIGNMENT),
             values: Sink::new(&mut stored, &coder),
             index: Output::new(&mut index),
         };
@@ -273,7 +273,8 @@ impl Placement {
                 if encoded.shape.kind == Kind::Diagonal {
                     last = Some((own, index_at));
                 }
-                index_units += if owns_index { encoded.index_bytes as usize / UNIT } else { 0 };
+                index_units +=
+                    if owns_index { encoded.index_bytes as usize / ALIGNMENT } else { 0 };
                 let header = Header {
                     value_at: unit(value_units, "values")?,
                     index_at,
@@ -281,7 +282,7 @@ impl Placement {
                     shape: encoded.shape.to_bits(),
                 };
                 slices.push(PlacedSlice { header, entries_before: entries, owns_index });
-                value_units += padded(encoded.entries as usize * value_size) / UNIT;
+                value_units += padded(encoded.entries as usize * value_size) / ALIGNMENT;
                 entries += u64::from(encoded.entries);
             }
         }
@@ -293,7 +294,7 @@ impl Placement {
 
 /// Converts a position in units to the type of headers.
 fn unit(at: usize, what: &str) -> Result<u32, Error> {
-    u32::try_from(at).map_err(|_| too_large(what, (UNIT as u64) << u32::BITS))
+    u32::try_from(at).map_err(|_| too_large(what, (ALIGNMENT as u64) << u32::BITS))
 }
 
 /// Writes slices into the arrays.
@@ -318,7 +319,7 @@ impl<T: Scalar> Writer<'_, T> {
         let values = entries.map(|entries| &self.a.values()[entries]);
         let shape = encoded.shape;
         let first = slice.header.value_at as usize * self.values_per_unit;
-        let index = slice.header.index_at as usize * UNIT;
+        let index = slice.header.index_at as usize * ALIGNMENT;
         // SAFETY: the positions are those of the slice's values and index, which are the caller's
         // promise.
         unsafe {

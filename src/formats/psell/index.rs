@@ -1,7 +1,7 @@
 //! Encodings of the columns of a slice: kinds, sizes, and the choice for a slice.
 
+pub(crate) use super::constants::{ALIGNMENT, MAX_WIDTH};
 use super::constants::{DIAGONAL, DIAGONAL_SLOTS, RELATIVE8, RELATIVE16, RELATIVE32, WIDTH_BITS};
-pub(crate) use super::constants::{MAX_WIDTH, UNIT};
 use std::hash::{Hash, Hasher};
 
 /// Rows per slice: the lanes of a warp.
@@ -112,7 +112,7 @@ pub(crate) struct Encoded {
     /// Column that indices are relative to.
     pub(crate) base: u32,
     pub(crate) entries: u32,
-    /// Size of the index in bytes, a multiple of [`UNIT`].
+    /// Size of the index in bytes, a multiple of [`ALIGNMENT`].
     pub(crate) index_bytes: u32,
 }
 
@@ -123,9 +123,9 @@ impl Encoded {
     }
 }
 
-/// Rounds `bytes` up to a multiple of [`UNIT`].
+/// Rounds `bytes` up to a multiple of [`ALIGNMENT`].
 pub(crate) const fn padded(bytes: usize) -> usize {
-    bytes.next_multiple_of(UNIT)
+    bytes.next_multiple_of(ALIGNMENT)
 }
 
 /// Chooses the encoding of slices, reusing its scratch memory.
@@ -180,7 +180,7 @@ impl Chooser {
         most: usize,
     ) -> bool {
         /// Row length above which rows with nearby diagonals are collected in a table.
-        const WIDE: usize = 128;
+        const TABLE_LENGTH: usize = 128;
         /// Largest range of diagonals per entry of the longest row for which the table is used.
         const CLOSE: usize = 2;
         self.slots.clear();
@@ -191,7 +191,7 @@ impl Chooser {
             rows().map(|(row, columns)| delta(row, columns[columns.len() - 1])).max().unwrap_or(0);
         let (Ok(first), Ok(_)) = (i32::try_from(first), i32::try_from(last)) else { return false };
         let reach = (last - i64::from(first)) as usize + 1;
-        if longest > WIDE && reach <= CLOSE * longest {
+        if longest > TABLE_LENGTH && reach <= CLOSE * longest {
             self.masks.clear();
             self.masks.resize(reach, 0);
             let masks = &mut self.masks[..];

@@ -13,7 +13,7 @@ use std::ops::Range;
 /// Rows whose lengths a thread reads at a time.
 const TASK: usize = 1 << 14;
 
-/// A part of a long row; 24 bytes, read by a GPU.
+/// Piece of a long row: at most [`PIECE`] consecutive entries; 24 bytes, read by a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Piece {
@@ -28,7 +28,7 @@ pub(crate) struct Piece {
     pub(crate) pieces: u32,
 }
 
-/// The rows longer than a limit: the pieces in the order of the rows, and the entries of all of
+/// The rows longer than `split`: the pieces in the order of the rows, and the entries of all of
 /// them.
 #[derive(Debug)]
 pub(crate) struct LongRows<T> {
@@ -40,7 +40,7 @@ pub(crate) struct LongRows<T> {
 }
 
 impl<T: Scalar> LongRows<T> {
-    /// Collects the rows of `a` with more than `limit` entries, if any.
+    /// Collects the rows of `a` with more than `split` entries, if any.
     ///
     /// # Errors
     ///
@@ -48,10 +48,10 @@ impl<T: Scalar> LongRows<T> {
     /// [`Error::HostMemory`].
     pub(crate) fn of(
         a: CsrView<'_, T>,
-        limit: u32,
+        split: u32,
         coder: &Coder<T>,
     ) -> Result<Option<Self>, Error> {
-        let is_long = |&row: &u32| a.row_len(row as usize) > limit as usize;
+        let is_long = |&row: &u32| a.row_len(row as usize) > split as usize;
         let rows = map_ranges(a.nrows(), TASK, |rows| {
             (rows.start as u32..rows.end as u32).filter(is_long).collect::<Vec<_>>()
         });

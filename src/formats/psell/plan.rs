@@ -253,13 +253,13 @@ impl Display for PsellPlan {
 /// Fallback kernels of one that was not measured, the nearest first: without separate long rows,
 /// with unchanged values, which differ only in bytes, and with neither.
 pub(super) fn fallback_kernels(kernel: &str) -> Vec<String> {
-    let wide = Precision::ALL.iter().find_map(|precision| {
+    let full_width = Precision::ALL.iter().find_map(|precision| {
         let (order, rest) = kernel.split_once(&format!(".{precision}"))?;
         Some(format!("{order}{rest}"))
     });
-    let whole = |kernel: &str| kernel.strip_suffix(SPLIT_ROWS).map(str::to_owned);
-    let wide_whole = wide.as_deref().and_then(whole);
-    whole(kernel).into_iter().chain(wide).chain(wide_whole).collect()
+    let unsplit = |kernel: &str| kernel.strip_suffix(SPLIT_ROWS).map(str::to_owned);
+    let full_width_unsplit = full_width.as_deref().and_then(unsplit);
+    unsplit(kernel).into_iter().chain(full_width).chain(full_width_unsplit).collect()
 }
 
 /// Candidate encodings: on the CPU single slots, which are vectors; on a GPU also four consecutive
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn fallback_kernels_split_no_rows_and_have_whole_values() {
+    fn fallback_kernels_split_no_rows_and_have_values_of_full_width() {
         assert_eq!(
             fallback_kernels("psell.bf16.v4.split"),
             ["psell.bf16.v4", "psell.v4.split", "psell.v4"]

@@ -38,10 +38,9 @@ const SLICES_PER_WINDOW: usize = 4;
 /// Rows of a window that are sampled.
 const SORTED: usize = SLICES_PER_WINDOW * LANES;
 
-/// Definition of long rows, which are multiplied separately: rows with more entries than this
-/// multiple of the mean and than this number, which a warp processes in two steps. On an H200 the
-/// gallery's `webbase` took 542 µs with one row in a thousand as a long row, 110 µs with those
-/// beyond 64 entries (`f32`).
+/// Long rows have more than 4 times the mean and more than 64 entries (two per lane). On an H200
+/// the gallery's `webbase` took 542 µs with one row in a thousand as a long row, 110 µs with
+/// those beyond 64 entries (`f32`).
 const LONG: (f64, u32) = (4.0, 64);
 
 /// Estimated size as packed SELL, for rows in natural order and for rows sorted by length.
@@ -59,7 +58,7 @@ pub(crate) struct SliceProbe {
     /// Size with the rows sorted by length in windows of 512.
     pub(crate) sorted: SliceSizes,
     /// The whole pattern, of a small matrix.
-    whole: Option<ColumnSample>,
+    pattern: Option<ColumnSample>,
 }
 
 /// Row offsets and column indices.
@@ -82,14 +81,14 @@ impl SliceProbe {
     ///
     /// Errors of a GPU that has the matrix in its memory.
     pub(crate) fn new(a: Sampler<'_>, rows: &RowStats) -> Result<Self, Error> {
-        let (split, ncols) = (threshold(rows), a.ncols());
+        let (split, ncols) = (split_of(rows), a.ncols());
         if a.nrows() + a.nnz() <= EXACT {
             let row_ptr = a.offsets(std::iter::once(0..a.nrows() + 1).collect())?.get(0).to_vec();
             let col_idx = a.columns(std::iter::once(0..a.nnz()).collect())?.get(0).to_vec();
             let pattern = ColumnSample { row_ptr, col_idx, ncols };
             let (natural, sorted) = (Order::Natural, Order::Windows(WINDOW));
             let (natural, sorted) = (pattern.sizes(natural, split), pattern.sizes(sorted, split));
-            return Ok(Self { split, natural, sorted, whole: Some(pattern) });
+            return Ok(Self { split, natural, sorted, pattern: Some(pattern) });
         }
         let (slices, entries) =
             (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(split));
@@ -99,12 +98,12 @@ impl SliceProbe {
             (|| estimated(short.natural(split)), || estimated(windows.sorted(split)));
         let (natural, sorted) =
             if a.nnz() < SHARED { (natural(), sorted()) } else { parallel::join(natural, sorted) };
-        Ok(Self { split, natural, sorted, whole: None })
+        Ok(Self { split, natural, sorted, pattern: None })
     }
 
     /// True if every slice was measured.
     pub(crate) fn is_exact(&self) -> bool {
-        self.whole.is_some()
+        self.pattern.is_some()
     }
 
     /// Size with the rows in an order, and rows longer than `split` stored separately. If only a
@@ -114,7 +113,7 @@ impl SliceProbe {
             Order::Natural => self.natural,
             Order::Windows(_) => self.sorted,
         };
-        match &self.whole {
+        match &self.pattern {
             _ if split == self.split
                 && matches!(order, Order::Natural | Order::Windows(WINDOW)) =>
             {
@@ -136,9 +135,9 @@ impl ColumnSample {
 }
 
 /// Length beyond which the rows of a matrix are long rows.
-fn threshold(rows: &RowStats) -> u32 {
+fn split_of(rows: &RowStats) -> u32 {
     let (times, least) = LONG;
-    // `MAX_SPLIT` means no long rows: if some rows are too long for a slice, the threshold is less.
+    // `MAX_SPLIT` means no long rows: if some rows are too long for a slice, `split` is less.
     let split = (times * rows.mean).ceil().min(f64::from(Packing::MAX_SPLIT - 1)) as u32;
     let split = split.max(least);
     if rows.max > split { split } else { Packing::MAX_SPLIT }
@@ -341,7 +340,7 @@ mod tests {
 
     #[test]
     fn rows_are_long_beside_short_ones_only() {
-        let long_of = |lengths: &[u32]| threshold(&RowStats::of(1 << 20, lengths));
+        let long_of = |lengths: &[u32]| split_of(&RowStats::of(1 << 20, lengths));
         assert_eq!(long_of(&[5000; 100]), Packing::MAX_SPLIT);
         let mut lengths = vec![8; 10_000];
         lengths[77] = 65;

@@ -1,7 +1,7 @@
 //! Sizes of slices, computed without writing them.
 
 use super::host::{SliceBatch, SlicedRows};
-use super::index::{Encoded, Kind, LANES, Slot, UNIT, padded, slot_bytes};
+use super::index::{ALIGNMENT, Encoded, Kind, LANES, Slot, padded, slot_bytes};
 use std::collections::{HashMap, HashSet};
 
 /// Contents and sizes of the slices of a matrix, or of a sample of it.
@@ -34,7 +34,7 @@ impl SliceSizes {
     pub(crate) fn value_bytes(&self, size: usize) -> u64 {
         let bytes =
             VALUE_SIZES.iter().position(|&known| known == size).map_or(0, |i| self.value_bytes[i]);
-        if bytes == 0 { 0 } else { bytes + UNIT as u64 }
+        if bytes == 0 { 0 } else { bytes + ALIGNMENT as u64 }
     }
 
     /// Adds a slice. The index bytes of a diagonal slice are not added, because slices may share
@@ -84,7 +84,7 @@ impl SliceSizes {
         let unseen = sum(&|times| times == 1) as f64
             * (entries as f64 / sizes.entries.max(1) as f64 - 1.0).max(0.0);
         // Half a unit of padding on average.
-        let padding = if entries == 0 { 0 } else { slices * UNIT as u64 / 2 };
+        let padding = if entries == 0 { 0 } else { slices * ALIGNMENT as u64 / 2 };
         let scaled = sizes.scaled_to(entries);
         Self {
             slices,

@@ -1,13 +1,13 @@
 //! Read access to a slice of packed SELL.
 
 use super::host::HostPsell;
-use super::index::{ALL, Kind, LANES, SliceShape, Slot, UNIT};
+use super::index::{ALIGNMENT, ALL, Kind, LANES, SliceShape, Slot};
 use super::layout::{Steps, visit_diagonal};
 use crate::Scalar;
 use crate::device::cpu::set_lanes;
 
-/// Words per unit of [`UNIT`] bytes.
-const WORDS: usize = UNIT / size_of::<u32>();
+/// Words per unit of offsets, of [`ALIGNMENT`] bytes.
+const UNIT_WORDS: usize = ALIGNMENT / size_of::<u32>();
 
 /// A slice of a packed matrix.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ impl<T: Scalar> HostPsell<T> {
     pub(crate) fn slice(&self, s: usize) -> Slice<'_> {
         let header = &self.headers[s];
         let shape = header.shape();
-        let index = &self.index[header.index_at as usize * WORDS..];
+        let index = &self.index[header.index_at as usize * UNIT_WORDS..];
         let (deltas, masks, indices) = match shape.kind {
             Kind::Diagonal => {
                 let (full, rest) = table(index, shape.full);
@@ -45,7 +45,7 @@ impl<T: Scalar> HostPsell<T> {
                 ([&index[..0]; 2], masks, indices)
             }
         };
-        let first_value = header.value_at as usize * self.values.per(UNIT);
+        let first_value = header.value_at as usize * self.values.per(ALIGNMENT);
         Slice {
             shape,
             base: header.base,
@@ -61,7 +61,7 @@ impl<T: Scalar> HostPsell<T> {
 /// The first `len` words of an index, and the words behind their padding.
 #[inline(always)]
 fn table(index: &[u32], len: usize) -> (&[u32], &[u32]) {
-    (&index[..len], &index[len.next_multiple_of(WORDS)..])
+    (&index[..len], &index[len.next_multiple_of(UNIT_WORDS)..])
 }
 
 impl Slice<'_> {

@@ -20,7 +20,7 @@ pub(super) trait Source<T: Scalar>: Copy + Send + Sync {
     /// Loads successive values from `at` into the lanes of `mask`; the other lanes hold any number.
     unsafe fn expand<V: Vector<T>>(self, mask: u32, at: usize) -> V;
     /// Prefetches the values some distance after `at`.
-    fn ask_ahead_of(self, at: usize);
+    fn prefetch_ahead(self, at: usize);
 }
 
 /// Values in the matrix's own type.
@@ -68,7 +68,7 @@ impl<T: Scalar> Source<T> for Plain<T> {
     }
 
     #[inline(always)]
-    fn ask_ahead_of(self, at: usize) {
+    fn prefetch_ahead(self, at: usize) {
         prefetch(self.0.wrapping_add(at + AHEAD));
     }
 }
@@ -92,7 +92,7 @@ impl<T: Scalar> Source<T> for Codes<T> {
     }
 
     #[inline(always)]
-    fn ask_ahead_of(self, at: usize) {
+    fn prefetch_ahead(self, at: usize) {
         prefetch(self.0.wrapping_add(at + AHEAD));
     }
 }
@@ -116,7 +116,7 @@ impl<T: Scalar, N: Narrow> Source<T> for Widened<N> {
     }
 
     #[inline(always)]
-    fn ask_ahead_of(self, at: usize) {
+    fn prefetch_ahead(self, at: usize) {
         prefetch(self.0.wrapping_add(at + AHEAD));
     }
 }
@@ -140,5 +140,5 @@ impl<T: Scalar> Source<T> for Same<T> {
     }
 
     #[inline(always)]
-    fn ask_ahead_of(self, _: usize) {}
+    fn prefetch_ahead(self, _: usize) {}
 }

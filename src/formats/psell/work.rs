@@ -1,5 +1,6 @@
 //! Work and memory traffic of one SpMV with packed SELL.
 
+use super::constants::BATCH_STEPS;
 use super::long::long_bytes;
 use super::plan::{Packing, SliceWarps};
 use super::{LANES, Order, SliceProbe, ValueEncoding, cuda, slice_table_bytes};
@@ -75,13 +76,11 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
 
 /// Estimated time of an SpMV on an H200, in µs.
 pub(super) fn estimate_us(packing: Packing, analysis: &Analysis, work: &Work) -> f64 {
-    /// Steps that a warp processes at a time.
-    const BATCH: u64 = 8;
     let rows = &analysis.rows;
-    let chain = 0.8 * work.critical_path.div_ceil(BATCH) as f64;
+    let path = 0.8 * work.critical_path.div_ceil(BATCH_STEPS as u64) as f64;
     let masked = 0.8 * millions(work.masked_slots);
     let long = if rows.max > packing.split { 1.5 } else { 0.0 };
-    1.5 + 0.17 * megabytes(work) + chain + 3.0 * millions(rows.nrows as u64) + masked + long
+    1.5 + 0.17 * megabytes(work) + path + 3.0 * millions(rows.nrows as u64) + masked + long
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! SpMM with packed SELL on a GPU: several lanes share a row, each with one unit of adjacent
 //! vectors.
 
-use super::super::{DeviceValues, Header};
+use super::super::Header;
 use super::window::SlidingWindow;
 use super::{DevicePsell, blocks};
 use crate::device::{BLOCK, Buffer, Gpu, Launch, Module, Ptr, Queue, Scratch, kernels};
 use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceVectors, UnitKernels};
-use crate::{Error, Precision, Scalar};
+use crate::{Error, Scalar};
 use std::sync::Arc;
 
 /// True if any slots are stored in groups of `group`. Slots of steps with several slots never are,
@@ -40,18 +40,11 @@ impl<T: Scalar> Spmm<T> {
     ///
     /// Errors of kernel compilation.
     pub(crate) fn new(matrix: Arc<DevicePsell<T>>, gpu: Gpu) -> Result<Self, Error> {
-        let file = match matrix.values {
-            DeviceValues::Plain(_) => "psell_spmm_plain",
-            DeviceValues::Codes(_) => "psell_spmm_coded",
-            DeviceValues::Halves(Precision::Bf16, _) => "psell_spmm_bf16",
-            DeviceValues::Halves(..) => "psell_spmm_f16",
-            DeviceValues::Singles(_) => "psell_spmm_f32",
-            DeviceValues::Same => "psell_spmm_same",
-        };
+        let module_name = matrix.values.form().spmm_module();
         let headers = matrix.headers.to_vec()?;
         let group = if is_grouped(&headers, matrix.group) { matrix.group } else { 1 };
-        let module = Module::of(file, matrix.residency().whole());
-        let name = |unit| format!("{file}_v{group}_{}x{unit}", T::KIND);
+        let module = Module::of(module_name, matrix.residency().whole());
+        let name = |unit| format!("{module_name}_v{group}_{}x{unit}", T::KIND);
         let kernels = UnitKernels::load::<T>(gpu, module, name)?;
         let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());
         let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MAX);

@@ -7,15 +7,15 @@
 //!                                                                  130 points per line
 //! bands                  [-131 ........................... 131]
 //! or, in fewer columns   [-131 .. -129]  [-1 .. 1]  [129 .. 131]
-//! place of a slot        delta - first delta of its band: the column of the step's first row
-//!                        in the ring buffer of that band
+//! place of a slot        delta - first delta of its band: the column of the iteration's first
+//!                        row in the ring buffer of that band
 //! ```
 //!
 //! A block holds, for each band, the columns from the first of its first row to the last of its
-//! last row, and those of the next step.
+//! last row, and those of the next iteration.
 
 use super::super::constants::{
-    CONSUMERS, HALO, PRODUCERS, REUSES_COLUMN, SLOT_BYTES, STAGES, UNITS,
+    COLUMN_UNITS, CONSUMERS, HALO, PRODUCERS, REUSES_COLUMN, SLOT_BYTES, STAGES,
 };
 use super::super::index::{self, ALL, Kind, LANES, SliceShape, padded};
 use super::super::{DeviceValues, Header};
@@ -27,10 +27,10 @@ use crate::{Error, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Size of a column in a ring buffer, in bytes.
-const COLUMN: usize = UNITS * 16;
+const COLUMN: usize = COLUMN_UNITS * 16;
 
 /// Smallest number of consumer warps of a block.
-const MIN: usize = 6;
+const MIN_CONSUMERS: usize = 6;
 
 const _: () = assert!(HALO == LANES / 2);
 
@@ -46,10 +46,10 @@ const ENTRIES: usize = 4;
 
 /// Largest number of bytes that blocks may read before a column is needed again: most of the L2
 /// cache of the GPUs that support this kernel.
-const CACHED: f64 = 40e6;
+const MAX_REREAD_BYTES: f64 = 40e6;
 
 /// Lowest compute capability with the required instructions.
-const OLDEST: (u32, u32) = (9, 0);
+const MIN_CAPABILITY: (u32, u32) = (9, 0);
 
 /// Sliding-window SpMM of a matrix: the kernel and its arrays.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(super) struct SlidingWindow {
     headers: Buffer<Header>,
     index: Buffer<u32>,
     starts: Buffer<i32>,
-    buffers: Buffers,
+    buffers: RingBuffers,
     /// Largest size of the values of a slice, in bytes.
     most: usize,
     blocks: u32,
@@ -66,16 +66,16 @@ pub(super) struct SlidingWindow {
 
 /// Ring buffers of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Buffers {
+struct RingBuffers {
     bands: usize,
-    /// Columns from the first to the last of the longest band, rounded up so that every step begins
-    /// at a line of the ring buffer.
+    /// Columns from the first to the last of the longest band, rounded up to 16 columns, so that
+    /// every iteration begins at a multiple of 16 in the ring buffer.
     span: usize,
     /// Number of consumer warps.
     consumers: usize,
 }
 
-impl Buffers {
+impl RingBuffers {
     /// Places of even, or of odd, columns in a ring buffer.
     const fn half(&self) -> usize {
         (self.span + STAGES * self.consumers * LANES) / 2
@@ -101,7 +101,7 @@ struct WindowLayout {
     index: Vec<u32>,
     /// First delta of every band.
     starts: Vec<i32>,
-    buffers: Buffers,
+    buffers: RingBuffers,
     most: usize,
 }
 
@@ -117,7 +117,7 @@ impl<'a> SharedSlots<'a> {
     fn of(shape: SliceShape, index_at: u32, index: &'a [u32]) -> Self {
         let words = |count: usize| padded(count * size_of::<u32>()) / size_of::<u32>();
         let others = shape.width - shape.full;
-        let full = index_at as usize * index::UNIT / size_of::<u32>();
+        let full = index_at as usize * index::ALIGNMENT / size_of::<u32>();
         let partial = full + words(shape.full);
         let masks = partial + words(others);
         Self {
@@ -197,17 +197,19 @@ fn place(starts: &[i32], delta: i32) -> u32 {
 
 /// Groups ascending deltas into bands of nearby diagonals. Prefers the most consumer warps, then
 /// the fewest bands. `None` if no grouping fits the shared memory.
-fn bands(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, Buffers)> {
+fn bands(deltas: &[i32], most: usize, shared: usize) -> Option<(Vec<i32>, RingBuffers)> {
     let gap = |pair: &[i32]| pair[1].abs_diff(pair[0]);
     let gaps: BTreeSet<u32> = inserted(deltas.windows(2).map(gap).chain([0]));
     let with_gaps = |widest: u32| {
-        let parts: Vec<&[i32]> = deltas.chunk_by(|a, b| b.abs_diff(*a) <= widest).collect();
-        let span = |part: &&[i32]| part[part.len() - 1].abs_diff(part[0]) as usize;
-        let span = parts.iter().map(span).max()?.next_multiple_of(LANES / 2);
-        let buffers = |consumers| Buffers { bands: parts.len(), span, consumers };
-        let fitting =
-            (MIN..=CONSUMERS).rev().map(buffers).find(|buffers| buffers.bytes(most) <= shared)?;
-        Some((parts.iter().map(|part| part[0]).collect(), fitting))
+        let bands: Vec<&[i32]> = deltas.chunk_by(|a, b| b.abs_diff(*a) <= widest).collect();
+        let span = |band: &&[i32]| band[band.len() - 1].abs_diff(band[0]) as usize;
+        let span = bands.iter().map(span).max()?.next_multiple_of(LANES / 2);
+        let buffers = |consumers| RingBuffers { bands: bands.len(), span, consumers };
+        let fitting = (MIN_CONSUMERS..=CONSUMERS)
+            .rev()
+            .map(buffers)
+            .find(|buffers| buffers.bytes(most) <= shared)?;
+        Some((bands.iter().map(|band| band[0]).collect(), fitting))
     };
     let possible = gaps.into_iter().filter_map(with_gaps);
     possible.max_by_key(|(_, buffers)| (buffers.consumers, std::cmp::Reverse(buffers.bands)))
@@ -226,7 +228,7 @@ fn stays_in_cache(headers: &[Header], starts: &[i32], blocks: u32) -> bool {
         beyond.min(rows - beyond)
     };
     let farthest = starts.windows(2).map(distance).max().unwrap_or(0);
-    farthest as f64 / rows as f64 * bytes as f64 <= CACHED
+    farthest as f64 / rows as f64 * bytes as f64 <= MAX_REREAD_BYTES
 }
 
 impl SlidingWindow {
@@ -241,7 +243,7 @@ impl SlidingWindow {
         headers: &[Header],
         gpu: Gpu,
     ) -> Result<Option<Self>, Error> {
-        if gpu.capability() < OLDEST
+        if gpu.capability() < MIN_CAPABILITY
             || !matches!(matrix.values, DeviceValues::Plain(_))
             || matrix.long.is_some()
         {
@@ -286,7 +288,7 @@ impl SlidingWindow {
         self.headers.bytes() + self.index.bytes() + self.starts.bytes()
     }
 
-    /// Enqueues the product with vectors that are [supported](Self::takes).
+    /// Enqueues the product with vectors that are [supported](Self::supports).
     ///
     /// # Errors
     ///

@@ -14,9 +14,9 @@ mod slices;
 mod values;
 mod wide;
 
-use super::constants::{FOUND_PORTIONS, FOUND_RELATIVE, FOUND_WRONG};
+use super::constants::{COUNT_HASH_COLLISION, COUNT_PORTIONS, COUNT_RELATIVE};
 use super::cuda::{DevicePsell, PsellBuffers};
-use super::index::{LANES, UNIT};
+use super::index::{ALIGNMENT, LANES};
 use super::order::Order;
 use super::{Packing, ValueEncoding};
 use crate::device::{Buffer, CsrSource, Ptr, SCAN, WorkingMemory};
@@ -40,8 +40,9 @@ pub(super) fn pack<T: Scalar>(
     if !supports(packing) {
         return Ok(None);
     }
-    let limit = packing.split;
-    Packer { work: WorkingMemory::new(a.gpu, room(a, limit))?, a, limit }.pack(order, packing)
+    let split = packing.split;
+    Packer { work: WorkingMemory::new(a.gpu, scratch_bytes(a, split))?, a, split }
+        .pack(order, packing)
 }
 
 /// Kernel files for packing.
@@ -53,16 +54,16 @@ pub(super) fn supports(packing: Packing) -> bool {
 }
 
 /// Scratch memory that is sufficient for most matrices, in bytes.
-fn room<T: Scalar>(a: &CsrSource<T>, limit: u32) -> usize {
+fn scratch_bytes<T: Scalar>(a: &CsrSource<T>, split: u32) -> usize {
     const ROW: usize = size_of::<u32>();
     // Encodings, hashes, units of two arrays, owners, and two to four places of the hash table.
     const SLICE: usize = 16 + 8 + 2 * 8 + 4 + 4 * (8 + 4);
     const SMALL: usize = 1 << 16;
-    let portions = wide::most_portions(a.nrows, a.col_idx.len(), limit);
+    let portions = wide::most_portions(a.nrows, a.col_idx.len(), split);
     a.nrows * ROW + a.nrows.div_ceil(LANES) * SLICE + wide::bytes(portions) + SMALL
 }
 
-/// Sums found before anything is written. The kernels use the same layout.
+/// Counts and sums that are known before anything is written. The kernels use the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct PackingCounts {
@@ -74,15 +75,15 @@ struct PackingCounts {
     /// Not zero if a slice is not diagonal.
     relative: u64,
     /// Not zero if slices with the same hash have different slots.
-    wrong: u64,
+    hash_collision: u64,
     /// Number of portions of wide slices.
     portions: u64,
 }
 
 const _: () = {
-    assert!(offset_of!(PackingCounts, relative) == FOUND_RELATIVE * size_of::<u64>());
-    assert!(offset_of!(PackingCounts, wrong) == FOUND_WRONG * size_of::<u64>());
-    assert!(offset_of!(PackingCounts, portions) == FOUND_PORTIONS * size_of::<u64>());
+    assert!(offset_of!(PackingCounts, relative) == COUNT_RELATIVE * size_of::<u64>());
+    assert!(offset_of!(PackingCounts, hash_collision) == COUNT_HASH_COLLISION * size_of::<u64>());
+    assert!(offset_of!(PackingCounts, portions) == COUNT_PORTIONS * size_of::<u64>());
 };
 
 impl PackingCounts {
@@ -93,18 +94,18 @@ impl PackingCounts {
         long_pieces: 0,
         long_entries: 0,
         relative: 0,
-        wrong: 0,
+        hash_collision: 0,
         portions: 0,
     };
 
     /// Position of the first number of the long rows.
     const LONG: usize = 2;
 
-    /// True if the sums fit the fields of headers and pieces.
+    /// True if they fit the fields of headers and pieces.
     fn fits(&self) -> bool {
         // One unit is added behind the last value.
         let most = u64::from(u32::MAX);
-        self.wrong == 0
+        self.hash_collision == 0
             && self.value_units < most
             && self.index_units < most
             && self.long_pieces < most
@@ -116,44 +117,45 @@ struct Packer<'a, T: Scalar> {
     work: WorkingMemory,
     a: &'a CsrSource<T>,
     /// Rows with more entries are long rows, stored outside of the slices.
-    limit: u32,
+    split: u32,
 }
 
 impl<T: Scalar> Packer<'_, T> {
     fn pack(&self, order: Order, packing: Packing) -> Result<Option<DevicePsell<T>>, Error> {
         let Self { work, a, .. } = self;
-        let found = work.cleared::<u64>(size_of::<PackingCounts>() / size_of::<u64>())?;
+        let counts_ptr = work.cleared::<u64>(size_of::<PackingCounts>() / size_of::<u64>())?;
         let perm = self.order(order)?;
         let perm_ptr = perm.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let coder = self.coder(packing.values)?;
-        let long_sums = self.count_long(found.add(PackingCounts::LONG))?;
-        let chosen = self.choose(perm_ptr, coder.size() as u32, found)?;
-        let sums = self.found(found)?;
-        if !sums.fits() {
+        let long_sums = self.count_long(counts_ptr.add(PackingCounts::LONG))?;
+        let chosen = self.choose(perm_ptr, coder.size() as u32, counts_ptr)?;
+        let counts = self.read_counts(counts_ptr)?;
+        if !counts.fits() {
             return Ok(None);
         }
-        let index = work.output::<u32>(sums.index_units as usize * UNIT / size_of::<u32>())?;
+        let index =
+            work.output::<u32>(counts.index_units as usize * ALIGNMENT / size_of::<u32>())?;
         // Kernels may load behind the last value for lanes without an entry.
-        let units = sums.value_units as usize + usize::from(sums.value_units > 0);
-        let values = self.room_for(&coder, units * UNIT / coder.size().max(1))?;
+        let units = counts.value_units as usize + usize::from(counts.value_units > 0);
+        let values = self.allocate_values(&coder, units * ALIGNMENT / coder.size().max(1))?;
         let table = self.table(&coder)?;
-        let portions = sums.portions as usize;
+        let portions = counts.portions as usize;
         self.write_slots(&chosen, index.ptr(), portions)?;
         self.write(
             &chosen,
             (perm_ptr, packing.group),
             index.ptr(),
             (&values, &table),
-            (found, portions),
+            (counts_ptr, portions),
         )?;
-        let long = self.long(&sums, long_sums, &coder, &table)?;
+        let long = self.long(&counts, long_sums, &coder, &table)?;
         let dictionary = a.gpu.upload(&coder.into_dictionary())?;
         // Waits for all launches.
-        if self.found(found)?.wrong != 0 {
+        if self.read_counts(counts_ptr)?.hash_collision != 0 {
             return Ok(None);
         }
         let Chosen { headers, skip, .. } = chosen;
-        let parts = PsellBuffers {
+        let buffers = PsellBuffers {
             headers,
             values,
             dictionary,
@@ -164,14 +166,15 @@ impl<T: Scalar> Packer<'_, T> {
         };
         let shape = (a.nrows, a.ncols);
         let arrangement = (packing.group as usize, packing.warps);
-        DevicePsell::from_parts(a.gpu, shape, arrangement, parts, sums.relative == 0).map(Some)
+        DevicePsell::from_buffers(a.gpu, shape, arrangement, buffers, counts.relative == 0)
+            .map(Some)
     }
 
-    /// Reads the sums that the kernels have found so far. Waits for them.
-    fn found(&self, found: Ptr<u64>) -> Result<PackingCounts, Error> {
-        let mut sums = [PackingCounts::NOTHING];
-        self.work.read(found.cast::<PackingCounts>(), &mut sums)?;
-        Ok(sums[0])
+    /// Reads the counts of the kernels so far. Waits for them.
+    fn read_counts(&self, counts: Ptr<u64>) -> Result<PackingCounts, Error> {
+        let mut read = [PackingCounts::NOTHING];
+        self.work.read(counts.cast::<PackingCounts>(), &mut read)?;
+        Ok(read[0])
     }
 
     fn nrows(&self) -> u32 {

@@ -7,7 +7,7 @@ use super::super::order::Order;
 use super::values::CodeTable;
 use super::{Packer, PackingCounts};
 use crate::device::kernels::psell_pack_rows::{
-    CopyLongEntries, PackLongCount, PackLongPieces, PackLongRows,
+    CopyLongEntries, PsellPackLongCount, PsellPackLongPieces, PsellPackLongRows,
 };
 use crate::device::{BLOCK, Buffer, Launch, Ptr, SCANNED};
 use crate::formats::device_sorting::RowSort;
@@ -30,7 +30,7 @@ impl<T: Scalar> Packer<'_, T> {
             work: &self.work,
             row_ptr: self.row_ptr(),
             nrows: self.a.nrows,
-            limit: self.limit,
+            limit: self.split,
         };
         sort.windows(sigma).map(Some)
     }
@@ -40,12 +40,16 @@ impl<T: Scalar> Packer<'_, T> {
         const ARRAYS: u32 = 3;
         let blocks = self.a.nrows.div_ceil(BLOCK_ROWS);
         let sums = self.work.take::<u64>(blocks * ARRAYS as usize)?;
-        let (row_ptr, nrows, limit) = (self.row_ptr(), self.nrows(), self.limit);
-        let count =
-            Launch::new(blocks as u32, BLOCK).with(PackLongCount { row_ptr, nrows, limit, sums });
+        let (row_ptr, nrows, split) = (self.row_ptr(), self.nrows(), self.split);
+        let count = Launch::new(blocks as u32, BLOCK).with(PsellPackLongCount {
+            row_ptr,
+            nrows,
+            split,
+            sums,
+        });
         // SAFETY: there is a number for every block and array.
         unsafe {
-            self.work.run("psell_pack_rows", "pack_long_count", count)?;
+            self.work.run("psell_pack_rows", "psell_pack_long_count", count)?;
             self.work.scan_blocks(sums, blocks as u32, ARRAYS, totals)?;
         }
         Ok(LongRowSums { sums, blocks: blocks as u32 })
@@ -54,13 +58,13 @@ impl<T: Scalar> Packer<'_, T> {
     /// Packs the long rows, if any.
     pub(super) fn long(
         &self,
-        found: &PackingCounts,
+        counts: &PackingCounts,
         LongRowSums { sums, blocks }: LongRowSums,
         coder: &Coder<T>,
         table: &Option<CodeTable>,
     ) -> Result<Option<DeviceLongRows<T>>, Error> {
         let [rows, pieces, entries] =
-            [found.long_rows, found.long_pieces, found.long_entries].map(|n| n as usize);
+            [counts.long_rows, counts.long_pieces, counts.long_entries].map(|n| n as usize);
         if rows == 0 {
             return Ok(None);
         }
@@ -69,17 +73,17 @@ impl<T: Scalar> Packer<'_, T> {
         let begins = work.take::<u64>(rows)?;
         let (piece_table, col_idx) =
             (gpu.uninitialised::<Piece>(pieces)?, gpu.uninitialised::<u32>(entries)?);
-        let values = self.room_for(coder, entries)?;
-        let find = Launch::new(blocks, BLOCK).with(PackLongRows {
+        let values = self.allocate_values(coder, entries)?;
+        let find = Launch::new(blocks, BLOCK).with(PsellPackLongRows {
             row_ptr: self.row_ptr(),
             nrows: self.nrows(),
-            limit: self.limit,
+            split: self.split,
             sums,
             long_rows: numbers,
             firsts,
             begins,
         });
-        let cut = Launch::over(rows, LANES).with(PackLongPieces {
+        let cut = Launch::over(rows, LANES).with(PsellPackLongPieces {
             row_ptr: self.row_ptr(),
             long_rows: numbers,
             firsts,
@@ -101,11 +105,11 @@ impl<T: Scalar> Packer<'_, T> {
         });
         // SAFETY: the buffers hold as many rows, pieces and entries as were counted.
         unsafe {
-            work.run("psell_pack_rows", "pack_long_rows", find)?;
-            work.run("psell_pack_rows", "pack_long_pieces", cut)?;
-            work.run("psell_pack_rows", &format!("pack_long_entries_{}", T::KIND), copy)?;
+            work.run("psell_pack_rows", "psell_pack_long_rows", find)?;
+            work.run("psell_pack_rows", "psell_pack_long_pieces", cut)?;
+            work.run("psell_pack_rows", &format!("psell_pack_long_entries_{}", T::KIND), copy)?;
         }
-        Ok(Some(DeviceLongRows::from_parts(work.gpu, piece_table, col_idx, values)))
+        Ok(Some(DeviceLongRows::from_buffers(work.gpu, piece_table, col_idx, values)))
     }
 }
 

@@ -5,7 +5,8 @@ use super::values::CodeTable;
 use super::wide::Chosen;
 use super::{LANES, Packer};
 use crate::device::kernels::psell_pack_slices::{
-    PackChoose, PackHeaders, PackShare, PackSlots, PackUnits, Write, WriteWide,
+    PsellPackChoose, PsellPackHeaders, PsellPackShare, PsellPackSlots, PsellPackUnits, Write,
+    WriteWide,
 };
 use crate::device::{Launch, Ptr};
 use crate::{Error, Scalar};
@@ -23,13 +24,13 @@ impl SlotTable {
 }
 
 impl<T: Scalar> Packer<'_, T> {
-    /// Chooses the encoding and the position of every slice. Writes to `found` the units of the
+    /// Chooses the encoding and the position of every slice. Writes to `counts` the units of the
     /// values, of `value_size` bytes each, and of the index.
     pub(super) fn choose(
         &self,
         perm: Ptr<u32>,
         value_size: u32,
-        found: Ptr<u64>,
+        counts: Ptr<u64>,
     ) -> Result<Chosen, Error> {
         let (work, gpu, slices) = (&self.work, self.a.gpu, self.slices());
         let (headers, skip) =
@@ -37,30 +38,30 @@ impl<T: Scalar> Packer<'_, T> {
         let (encoded, hashes) = (work.take::<[u32; 4]>(slices)?, work.take::<u64>(slices)?);
         let (owners, units) = (work.take::<u32>(slices)?, work.take::<u64>(2 * slices)?);
         let wide = self.wide(perm)?;
-        let choose = Launch::over(slices, LANES as u32).with(PackChoose {
+        let choose = Launch::over(slices, LANES as u32).with(PsellPackChoose {
             row_ptr: self.row_ptr(),
             col_idx: self.a.col_idx.ptr(),
             perm,
             nrows: self.nrows(),
             ncols: self.ncols(),
-            limit: self.limit,
+            split: self.split,
             encoded,
             hashes,
             skip: skip.ptr(),
             portions: wide.portions,
-            found,
+            counts,
         });
         // SAFETY: all arrays have an element for every slice, and for every portion of one.
         unsafe {
-            work.run("psell_pack_slices", "pack_choose", choose)?;
-            self.choose_wide(wide, perm, (encoded, hashes), found)?;
+            work.run("psell_pack_slices", "psell_pack_choose", choose)?;
+            self.choose_wide(wide, perm, (encoded, hashes), counts)?;
             let shared = match perm.address() {
                 0 => self.match_slices(encoded, hashes)?,
                 _ => SlotTable::NONE,
             };
             let SlotTable { keys, firsts, mask } = shared;
             let (over, count) = (Launch::over(slices, 1), slices as u32);
-            let count_units = PackUnits {
+            let count_units = PsellPackUnits {
                 encoded,
                 hashes,
                 slices: count,
@@ -70,13 +71,13 @@ impl<T: Scalar> Packer<'_, T> {
                 value_size,
                 owners,
                 units,
-                found,
+                counts,
             };
-            work.run("psell_pack_slices", "pack_units", over.with(count_units))?;
-            work.scan(units, slices, 2, found)?;
+            work.run("psell_pack_slices", "psell_pack_units", over.with(count_units))?;
+            work.scan(units, slices, 2, counts)?;
             let headers = headers.ptr().cast();
-            let write_headers = PackHeaders { encoded, owners, units, slices: count, headers };
-            work.run("psell_pack_slices", "pack_headers", over.with(write_headers))?;
+            let write_headers = PsellPackHeaders { encoded, owners, units, slices: count, headers };
+            work.run("psell_pack_slices", "psell_pack_headers", over.with(write_headers))?;
         }
         Ok(Chosen { headers, skip, owners, wide })
     }
@@ -97,10 +98,10 @@ impl<T: Scalar> Packer<'_, T> {
         let places = (PLACES * slices).next_power_of_two();
         let (keys, firsts) = (self.work.cleared::<u64>(places)?, self.work.cleared::<u32>(places)?);
         let mask = (places - 1) as u32;
-        let params = PackShare { encoded, hashes, slices: slices as u32, keys, firsts, mask };
+        let params = PsellPackShare { encoded, hashes, slices: slices as u32, keys, firsts, mask };
         let launch = Launch::over(slices, 1).with(params);
         // SAFETY: the caller's promise; a place is free for every slice.
-        unsafe { self.work.run("psell_pack_slices", "pack_share", launch)? };
+        unsafe { self.work.run("psell_pack_slices", "psell_pack_share", launch)? };
         Ok(SlotTable { keys, firsts, mask })
     }
 
@@ -111,18 +112,18 @@ impl<T: Scalar> Packer<'_, T> {
         index: Ptr<u32>,
         portions: usize,
     ) -> Result<(), Error> {
-        let launch = Launch::over(self.slices(), LANES as u32).with(PackSlots {
+        let launch = Launch::over(self.slices(), LANES as u32).with(PsellPackSlots {
             row_ptr: self.row_ptr(),
             col_idx: self.a.col_idx.ptr(),
             nrows: self.nrows(),
-            limit: self.limit,
+            split: self.split,
             headers: chosen.headers.ptr().cast(),
             owners: chosen.owners,
             index: index.cast(),
         });
         // SAFETY: the index has as many units as were counted. If rows are sorted, no slice is
         // diagonal.
-        unsafe { self.work.run("psell_pack_slices", "pack_slots", launch)? };
+        unsafe { self.work.run("psell_pack_slices", "psell_pack_slots", launch)? };
         self.write_wide_slots(chosen, index, portions)
     }
 
@@ -134,23 +135,23 @@ impl<T: Scalar> Packer<'_, T> {
         (perm, group): (Ptr<u32>, u32),
         index: Ptr<u32>,
         (values, table): (&DeviceValues<T>, &Option<CodeTable>),
-        (found, portions): (Ptr<u64>, usize),
+        (counts, portions): (Ptr<u64>, usize),
     ) -> Result<(), Error> {
         let (keys, codes) = CodeTable::ptrs(table);
-        let narrow = Launch::over(self.slices(), LANES as u32).with(Write {
+        let slices = Launch::over(self.slices(), LANES as u32).with(Write {
             row_ptr: self.row_ptr(),
             col_idx: self.a.col_idx.ptr(),
             values: self.a.values.ptr(),
             perm,
             nrows: self.nrows(),
-            limit: self.limit,
+            split: self.split,
             headers: chosen.headers.ptr().cast(),
             group: group.ilog2(),
             index: index.cast(),
             stored: values.ptr(),
             keys,
             codes,
-            found,
+            counts,
         });
         let wide = Launch::over(portions, LANES as u32).with(WriteWide {
             row_ptr: self.row_ptr(),
@@ -158,22 +159,22 @@ impl<T: Scalar> Packer<'_, T> {
             values: self.a.values.ptr(),
             perm,
             nrows: self.nrows(),
-            limit: self.limit,
+            split: self.split,
             headers: chosen.headers.ptr().cast(),
             group: group.ilog2(),
             index: index.cast(),
             stored: values.ptr(),
             keys,
             codes,
-            found,
+            counts,
             portions: chosen.wide.portions,
             count: portions as u32,
         });
-        let name = format!("pack_write_{}", T::KIND);
+        let name = format!("psell_pack_write_{}", T::KIND);
         // SAFETY: values and index have as many units as were counted, and there are `portions`
         // portions.
         unsafe {
-            self.work.run("psell_pack_slices", &name, narrow)?;
+            self.work.run("psell_pack_slices", &name, slices)?;
             self.work.run("psell_pack_slices", &format!("{name}_wide"), wide)
         }
     }

@@ -40,11 +40,11 @@ impl<T: Scalar> Packer<'_, T> {
         let launch = over.with(Distinct { values, count, slots, counts });
         // SAFETY: the table has `VALUE_SLOTS` places and two counts.
         unsafe { self.work.run(module.file, &name, launch)? };
-        let (mut found, mut found_counts) = (Box::new([0; VALUE_SLOTS]), [0; 2]);
-        self.work.read(counts, &mut found_counts)?;
-        self.work.read(slots, &mut found[..])?;
-        let [others, zero] = found_counts;
-        Ok(Coder::of_set(&ValueSet::from_table(found, others as usize, zero != 0)))
+        let (mut table, mut read_counts) = (Box::new([0; VALUE_SLOTS]), [0; 2]);
+        self.work.read(counts, &mut read_counts)?;
+        self.work.read(slots, &mut table[..])?;
+        let [others, zero] = read_counts;
+        Ok(Coder::of_set(&ValueSet::from_table(table, others as usize, zero != 0)))
     }
 
     /// Uploads the table of a coder with a dictionary.
@@ -55,7 +55,11 @@ impl<T: Scalar> Packer<'_, T> {
     }
 
     /// Allocates `len` zeroed values of a coder.
-    pub(super) fn room_for(&self, coder: &Coder<T>, len: usize) -> Result<DeviceValues<T>, Error> {
+    pub(super) fn allocate_values(
+        &self,
+        coder: &Coder<T>,
+        len: usize,
+    ) -> Result<DeviceValues<T>, Error> {
         Ok(match coder {
             Coder::Plain | Coder::Narrow(_) => DeviceValues::Plain(self.work.output(len)?),
             Coder::Dictionary(_) => DeviceValues::Codes(self.work.output(len)?),

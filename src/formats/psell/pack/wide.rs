@@ -5,7 +5,7 @@ use super::super::Header;
 use super::super::constants::PORTION;
 use super::{LANES, Packer};
 use crate::device::kernels::psell_pack_slices::{
-    PackChooseWide, PackCountWide, PackSlotsWide, PackSurveyWide,
+    PsellPackChooseWide, PsellPackCountWide, PsellPackSlotsWide, PsellPackSurveyWide,
 };
 use crate::device::{Buffer, Launch, Ptr};
 use crate::{Error, Scalar};
@@ -32,13 +32,13 @@ pub(super) struct Chosen {
 }
 
 /// Largest number of portions of slices with `nrows` rows and `nnz` entries.
-pub(super) fn most_portions(nrows: usize, nnz: usize, limit: u32) -> usize {
-    let limit = limit as usize;
+pub(super) fn most_portions(nrows: usize, nnz: usize, split: u32) -> usize {
+    let split = split as usize;
     // The last portion of a row may be short, but only after another portion.
-    if limit <= PORTION {
+    if split <= PORTION {
         0
     } else {
-        (2 * nnz / PORTION).min(nrows.div_ceil(LANES) * limit.div_ceil(PORTION))
+        (2 * nnz / PORTION).min(nrows.div_ceil(LANES) * split.div_ceil(PORTION))
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) const fn bytes(portions: usize) -> usize {
 impl<T: Scalar> Packer<'_, T> {
     /// Allocates room for the largest possible number of portions.
     pub(super) fn wide(&self, perm: Ptr<u32>) -> Result<Wide, Error> {
-        let most = most_portions(self.a.nrows, self.a.col_idx.len(), self.limit);
+        let most = most_portions(self.a.nrows, self.a.col_idx.len(), self.split);
         let counted = if perm.address() == 0 { self.work.take(most)? } else { Ptr::NULL };
         Ok(Wide { portions: self.work.take(most)?, counted, most })
     }
@@ -59,14 +59,14 @@ impl<T: Scalar> Packer<'_, T> {
     ///
     /// # Safety
     ///
-    /// `found`, `encoded` and `hashes` are as left by the kernel that chose the encoding of the
+    /// `counts`, `encoded` and `hashes` are as left by the kernel that chose the encoding of the
     /// other slices.
     pub(super) unsafe fn choose_wide(
         &self,
         wide: Wide,
         perm: Ptr<u32>,
         (encoded, hashes): (Ptr<[u32; 4]>, Ptr<u64>),
-        found: Ptr<u64>,
+        counts: Ptr<u64>,
     ) -> Result<(), Error> {
         /// Blocks per multiprocessor; a warp without a portion ends at once.
         const BLOCKS: usize = 5;
@@ -77,39 +77,39 @@ impl<T: Scalar> Packer<'_, T> {
         let blocks = blocks.min((BLOCKS * self.a.gpu.multiprocessors()) as u32);
         let over = Launch::new(blocks, crate::device::BLOCK);
         let (row_ptr, col_idx) = (self.row_ptr(), self.a.col_idx.ptr());
-        let (nrows, ncols, limit) = (self.nrows(), self.ncols(), self.limit);
+        let (nrows, ncols, split) = (self.nrows(), self.ncols(), self.split);
         let Wide { portions, counted, .. } = wide;
         let survey =
-            PackSurveyWide { row_ptr, col_idx, perm, nrows, limit, portions, found, encoded };
-        let count = PackCountWide {
+            PsellPackSurveyWide { row_ptr, col_idx, perm, nrows, split, portions, counts, encoded };
+        let count = PsellPackCountWide {
             row_ptr,
             col_idx,
             nrows,
             ncols,
-            limit,
+            split,
             portions,
-            found,
+            counts,
             encoded,
             counted,
         };
-        let choose = PackChooseWide {
+        let choose = PsellPackChooseWide {
             row_ptr,
             perm,
             nrows,
-            limit,
+            split,
             portions,
-            found,
+            counts,
             counted,
             encoded,
             hashes,
         };
         // SAFETY: there is room for all portions, and the caller's promise.
         unsafe {
-            self.work.run("psell_pack_slices", "pack_survey_wide", over.with(survey))?;
+            self.work.run("psell_pack_slices", "psell_pack_survey_wide", over.with(survey))?;
             if perm.address() == 0 {
-                self.work.run("psell_pack_slices", "pack_count_wide", over.with(count))?;
+                self.work.run("psell_pack_slices", "psell_pack_count_wide", over.with(count))?;
             }
-            self.work.run("psell_pack_slices", "pack_choose_wide", over.with(choose))
+            self.work.run("psell_pack_slices", "psell_pack_choose_wide", over.with(choose))
         }
     }
 
@@ -123,11 +123,11 @@ impl<T: Scalar> Packer<'_, T> {
         if chosen.wide.counted.address() == 0 {
             return Ok(());
         }
-        let launch = Launch::over(portions, LANES as u32).with(PackSlotsWide {
+        let launch = Launch::over(portions, LANES as u32).with(PsellPackSlotsWide {
             row_ptr: self.row_ptr(),
             col_idx: self.a.col_idx.ptr(),
             nrows: self.nrows(),
-            limit: self.limit,
+            split: self.split,
             headers: chosen.headers.ptr().cast(),
             owners: chosen.owners,
             index: index.cast(),
@@ -136,6 +136,6 @@ impl<T: Scalar> Packer<'_, T> {
             count: portions as u32,
         });
         // SAFETY: there are `portions` portions, and the index has as many units as were counted.
-        unsafe { self.work.run("psell_pack_slices", "pack_slots_wide", launch) }
+        unsafe { self.work.run("psell_pack_slices", "psell_pack_slots_wide", launch) }
     }
 }
