@@ -10,22 +10,6 @@ constexpr u32 SIGN = 0x80000000;
 
 __device__ __forceinline__ u32 padded_bytes(u32 bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-// Kind, columns of a step and numbers of steps of a slice, from its header: `SliceShape` in
-// src/formats/psell/index.rs.
-struct SliceShape {
-    u32 kind;
-    u32 step_columns;
-    u32 full;
-    u32 width;
-
-    static __device__ __forceinline__ SliceShape of(u32 bits) {
-        return {bits & 3, (bits >> 2 & 3) + 1, bits >> 4 & MAX_WIDTH, bits >> (4 + WIDTH_BITS)};
-    }
-    __device__ __forceinline__ u32 bits() const {
-        return kind | (step_columns - 1) << 2 | full << 4 | width << (4 + WIDTH_BITS);
-    }
-};
-
 // Calls `visit(delta, mask)` for the slots of a slice whose rows have strictly ascending columns,
 // in ascending order of the deltas. Returns the number of slots. Stops after `most` of them, which
 // `visit` may lower. In every step the warp finds the smallest remaining delta.

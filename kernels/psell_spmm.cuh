@@ -242,6 +242,7 @@ __device__ __forceinline__ void packed_units(const uint4 *__restrict__ headers,
     values += u64(header.x) * ALIGNMENT;
     Values own(whole_address(values), dictionary, shared);
     const u8 *at = whole_address(index + u64(header.y) * ALIGNMENT);
+    // As `SliceShape::of`, with which the machine code differs.
     u32 kind = header.w & 3, step_columns = (header.w >> 2 & 3) + 1;
     u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
     if (kind == DIAGONAL || shift >= PREFETCH_SHIFT) {

@@ -8,6 +8,22 @@
 
 #include "psell_values.cuh"
 
+// Kind, columns of a step and numbers of steps of a slice, from its header: `SliceShape` in
+// src/formats/psell/index.rs.
+struct SliceShape {
+    u32 kind;
+    u32 step_columns;
+    u32 full;
+    u32 width;
+
+    static __device__ __forceinline__ SliceShape of(u32 bits) {
+        return {bits & 3, (bits >> 2 & 3) + 1, bits >> 4 & MAX_WIDTH, bits >> (4 + WIDTH_BITS)};
+    }
+    __device__ __forceinline__ u32 bits() const {
+        return kind | (step_columns - 1) << 2 | full << 4 | width << (4 + WIDTH_BITS);
+    }
+};
+
 // Deltas and masks of a slice are padded to a multiple of this number of words, for vector loads.
 constexpr u32 UNIT_WORDS = ALIGNMENT / sizeof(u32);
 
@@ -357,7 +373,7 @@ __device__ __forceinline__ void packed_rows(
     trigger_next_launch();
     if (has_slice) {
         const u8 *at = index + u64(header.y) * ALIGNMENT;
-        // `SliceShape` in psell_pack_slice.cuh.
+        // As `SliceShape::of`, with which the machine code of modules with SHARING differs.
         u32 kind = header.w & 3, step_columns = (header.w >> 2 & 3) + 1;
         u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
         by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {

@@ -187,11 +187,12 @@ struct SlotIndex {
 
     // Loads the words of a slice with this header; zeros if there is no such slot.
     __device__ __forceinline__ SlotIndex(const u32 *index, uint4 header, u32 lane) : place(0), mask(0) {
-        u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
-        if (lane >= width) return;
-        const u32 *at = index + u64(header.y) * UNIT_WORDS + (lane < full ? lane : padded(full) + lane - full);
+        SliceShape shape = SliceShape::of(header.w);
+        if (lane >= shape.width) return;
+        const u32 *at = index + u64(header.y) * UNIT_WORDS;
+        at += lane < shape.full ? lane : padded(shape.full) + lane - shape.full;
         place = __ldg(at);
-        if (lane >= full) mask = __ldg(at + padded(width - full));
+        if (lane >= shape.full) mask = __ldg(at + padded(shape.width - shape.full));
     }
 
     // Enters the slot in the table. The columns of the warp begin at position `from`.
@@ -273,15 +274,15 @@ __device__ __forceinline__ void multiply_window(const uint4 *headers, const u8 *
         uint4 later = header_of(slice + 2 * consumers);
         copy_values(next, ~t & 1);
         SlotIndex next_index(index, next, lane);
-        u32 full = header.w >> 4 & MAX_WIDTH, width = header.w >> (4 + WIDTH_BITS);
-        slot_index.enter<T>(table, lane, full, width, from, buffers.half, buffers.half_bytes(), COLUMN);
+        SliceShape shape = SliceShape::of(header.w);
+        slot_index.enter<T>(table, lane, shape.full, shape.width, from, buffers.half, buffers.half_bytes(), COLUMN);
         __syncwarp();
         if (t > 0) wait_for(filled + (t - 1) % STAGES, ((t - 1) / STAGES) & 1);
         if (header.z) {
             wait_for(copied[warp] + (t & 1), phases >> (t & 1) & 1);
             phases ^= 1u << (t & 1);
         }
-        RowPair<T, N> pair = sum_pair<V, T, N>(table, own + (t & 1) * most, mine, full, width, row);
+        RowPair<T, N> pair = sum_pair<V, T, N>(table, own + (t & 1) * most, mine, shape.full, shape.width, row);
         __syncwarp();
         if (lane == 0) arrive_at(used + t % STAGES);
         u64 r = u64(slice) * WARP + row;
