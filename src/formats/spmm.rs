@@ -1,6 +1,6 @@
-//! SpMM: on the CPU with the rows of CSR, or for few column-major vectors as one SpMV each; on a GPU
-//! with packed SELL, or for few vectors with the chunks of `csr(balanced)`. A matrix with another
-//! plan is packed a second time.
+//! SpMM: on the CPU with the rows of CSR, or for few column-major vectors as one SpMV each; on a
+//! GPU with packed SELL, or for few vectors with the chunks of `csr(balanced)`. A matrix with
+//! another plan is packed a second time.
 //!
 //! SpMM with CSR and on a GPU reads row-major multivectors: all elements at one column are
 //! neighbours, so that one gather loads several factors. Column-major multivectors, or those whose

@@ -3,7 +3,7 @@
 
 use super::conformance::{devices, fits, scattered};
 use super::spmm::apply_multi_device;
-use super::{child, x_vector};
+use super::{child, spmm, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::{FormatKind, Layout, Plan};
@@ -295,6 +295,33 @@ fn deterministic_builds_have_one_plan_and_equal_bits() {
                 assert!(
                     first == bits(&again, &vectors, len, product),
                     "{name}, {spec} on {device}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn few_column_major_vectors_are_spmvs_on_the_cpu() {
+    let case = spmm::skewed::<f64>();
+    let (nrows, ncols) = (case.a.nrows(), case.a.ncols());
+    for text in spmm::PLANS.into_iter().filter(|text| !text.starts_with("csr")) {
+        let op = case.operator(&Device::Cpu, &text.parse().unwrap());
+        let before = op.memory_bytes();
+        for k in [2, 3, 4] {
+            let x = case.x(k, Layout::ColumnMajor);
+            let (mut y, mut one) = (spmm::nothing(k * nrows), spmm::nothing(nrows));
+            spmm::apply_multi(&op, k, &x, &mut y, Layout::ColumnMajor).unwrap();
+            let packs = op.memory_bytes() > before;
+            assert_eq!(packs, k > 3, "{text}, {k} vectors");
+            let explained = op.explain().to_string();
+            assert!(explained.contains("for at most 3 in column-major order"), "{explained}");
+            assert_eq!(explained.matches("\nvectors  ").count(), 1 + usize::from(packs));
+            for v in (0..k).filter(|_| !packs) {
+                op.apply(&x[v * ncols..(v + 1) * ncols], &mut one).unwrap();
+                assert!(
+                    spmm::same_bits(&one, &y[v * nrows..(v + 1) * nrows]),
+                    "{text}, {v} of {k}"
                 );
             }
         }

@@ -20,7 +20,7 @@ const LAYOUTS: [Layout; 2] = [Layout::RowMajor, Layout::ColumnMajor];
 
 /// A matrix, vectors for it, and their products.
 pub(super) struct Case<T> {
-    a: CsrMatrix<T>,
+    pub(super) a: CsrMatrix<T>,
     /// Numbers of vectors of a multivector.
     counts: &'static [usize],
     analysis: Analysis,
@@ -204,7 +204,7 @@ pub(super) fn skewed<T: Scalar>() -> Case<T> {
 }
 
 /// Plans with rows, with slices, with split long rows, and with neither.
-const PLANS: [&str; 5] =
+pub(super) const PLANS: [&str; 5] =
     ["csr(balanced)", "csr(scalar)", "psell(sigma:512,split:60)", "psell(sigma:1,group:4)", "coo"];
 
 /// Runs of one to five diagonals.
@@ -403,30 +403,6 @@ fn a_second_packing_is_counted_explained_and_limited() {
             apply_multi(&op, 8, &x, &mut y, Layout::RowMajor).unwrap();
             let shared = op.explain().to_string().contains("the same arrays");
             assert_ne!(shared, again, "no data for fewer vectors");
-        }
-    }
-}
-
-#[test]
-fn few_column_major_vectors_are_spmvs_on_the_cpu() {
-    let case = skewed::<f64>();
-    let (nrows, ncols) = (case.a.nrows(), case.a.ncols());
-    for text in PLANS.into_iter().filter(|text| !text.starts_with("csr")) {
-        let op = case.operator(&Device::Cpu, &text.parse().unwrap());
-        let before = op.memory_bytes();
-        for k in [2, 3, 4] {
-            let x = case.x(k, Layout::ColumnMajor);
-            let (mut y, mut one) = (nothing(k * nrows), nothing(nrows));
-            apply_multi(&op, k, &x, &mut y, Layout::ColumnMajor).unwrap();
-            let packs = op.memory_bytes() > before;
-            assert_eq!(packs, k > 3, "{text}, {k} vectors");
-            let explained = op.explain().to_string();
-            assert!(explained.contains("for at most 3 in column-major order"), "{explained}");
-            assert_eq!(explained.matches("\nvectors  ").count(), 1 + usize::from(packs));
-            for v in (0..k).filter(|_| !packs) {
-                op.apply(&x[v * ncols..(v + 1) * ncols], &mut one).unwrap();
-                assert!(same_bits(&one, &y[v * nrows..(v + 1) * nrows]), "{text}, {v} of {k}");
-            }
         }
     }
 }

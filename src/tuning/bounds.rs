@@ -13,7 +13,7 @@
 //! on random structures do. The fastest plan is excluded for 14 of 2,006 matrices and types, by at
 //! most 9 %.
 
-use super::decision::{Candidate, Rule, Verdict};
+use super::decision::{Candidate, ExcludedBy, Verdict};
 use crate::ScalarKind;
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
@@ -63,7 +63,7 @@ pub(super) fn exclude_predicted(candidates: &mut [Candidate], nnz: u64, device: 
     for candidate in candidates.iter_mut().filter(|c| may_be_chosen(c)) {
         let ratio = product(candidate).map_or(0.0, |product| product / balanced);
         if ratio > MAX_PREDICTION {
-            candidate.verdict = Verdict::OutOfBounds { ratio, by: Rule::Prediction };
+            candidate.verdict = Verdict::OutOfBounds { ratio, by: ExcludedBy::Prediction };
         }
     }
 }
@@ -178,7 +178,7 @@ mod tests {
             exclude_predicted(&mut candidates, nnz, &gpu());
             candidates.map(|c| c.verdict)
         };
-        let excluded = Verdict::OutOfBounds { ratio: 1.31, by: Rule::Prediction };
+        let excluded = Verdict::OutOfBounds { ratio: 1.31, by: ExcludedBy::Prediction };
         let expected = [Verdict::Tied, Verdict::Tied, excluded, Verdict::OnRequest];
         assert_eq!(verdicts(MIN, Verdict::Tied), expected);
         // Small matrices are not held to it, nor those for which nothing would be left.

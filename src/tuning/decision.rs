@@ -81,7 +81,7 @@ pub enum Verdict {
         /// Time over that of `csr(balanced)`.
         ratio: f64,
         /// Rule that it does not keep.
-        by: Rule,
+        by: ExcludedBy,
     },
     /// Its result bits may differ between products, and reproducible bits were requested.
     NotDeterministic,
@@ -93,7 +93,7 @@ pub enum Verdict {
 
 /// Rule that excludes slow candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub enum ExcludedBy {
     /// An estimate from the row lengths.
     Estimate,
     /// The prediction of the profile.

@@ -1,7 +1,7 @@
 //! Explanations of decisions, as text.
 
 use super::decision::{
-    Basis, Candidate, Decision, Request, Rule, TimingOutcome, TimingRun, Verdict,
+    Basis, Candidate, Decision, ExcludedBy, Request, TimingOutcome, TimingRun, Verdict,
 };
 use super::prediction::Prediction;
 use super::scale::Scale;
@@ -451,8 +451,8 @@ pub fn reason(candidate: &Candidate) -> String {
         }
         Verdict::OutOfBounds { ratio, by } => {
             let by = match by {
-                Rule::Estimate => "row lengths",
-                Rule::Prediction => "prediction",
+                ExcludedBy::Estimate => "row lengths",
+                ExcludedBy::Prediction => "prediction",
             };
             format!("about {ratio:.1} times the time of csr(balanced), by the {by}")
         }

@@ -2,7 +2,7 @@
 
 use super::bounds;
 use super::cost::Term;
-use super::decision::{Basis, Candidate, Cause, Decision, Request, Rule, TIE_BAND, Verdict};
+use super::decision::{Basis, Candidate, Cause, Decision, ExcludedBy, Request, TIE_BAND, Verdict};
 use super::features::MatrixFeatures;
 use super::lookup::ResolvedProfile;
 use super::predictor::Predictor;
@@ -104,7 +104,7 @@ pub(super) fn predict(
     } else if !plan.is_eligible(Target::of(device)) {
         Verdict::OnRequest
     } else if let Some(ratio) = bounds::excess(&plan, analysis, request.scalar, device) {
-        Verdict::OutOfBounds { ratio, by: Rule::Estimate }
+        Verdict::OutOfBounds { ratio, by: ExcludedBy::Estimate }
     } else if request.deterministic && !plan.is_deterministic() {
         Verdict::NotDeterministic
     } else if prediction.is_none() {

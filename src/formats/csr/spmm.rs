@@ -23,7 +23,7 @@ const GATHERED: usize = 1024;
 /// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at
 /// `y[r · row + v · vector]`.
 #[derive(Clone, Copy)]
-struct Vectors<'a, T> {
+struct RowMajorVectors<'a, T> {
     x: &'a [T],
     stride: usize,
     y: Output<T>,
@@ -50,7 +50,7 @@ impl<T: Scalar> HostCsr<T> {
         let multiply = |x: &[T], stride, count, y: &mut [T]| {
             let y = Output::new(y);
             // SAFETY: the lengths are right; `y` is borrowed exclusively.
-            unsafe { self.multiply_rows(Vectors { x, stride, y, row, vector, count }) };
+            unsafe { self.multiply_rows(RowMajorVectors { x, stride, y, row, vector, count }) };
         };
         if shape.layout == Layout::RowMajor {
             multiply(x, shape.count, shape.count, y);
@@ -75,8 +75,8 @@ impl<T: Scalar> HostCsr<T> {
     ///
     /// `x` holds the elements of every column and vector, `y` has room for every row and vector,
     /// and nothing else writes there.
-    unsafe fn multiply_rows(&self, vectors: Vectors<'_, T>) {
-        let Vectors { y, row, .. } = vectors;
+    unsafe fn multiply_rows(&self, vectors: RowMajorVectors<'_, T>) {
+        let RowMajorVectors { y, row, .. } = vectors;
         for_each_task(&self.arrangement.tasks, |task| {
             let rows = match self.arrangement.plan {
                 CsrPlan::Balanced => self.rows_that_begin_in(task),
@@ -85,7 +85,7 @@ impl<T: Scalar> HostCsr<T> {
             // SAFETY: the matrix was checked; tasks share no row.
             for_each_block(self, rows, &|block, rows| unsafe {
                 let y = y.skip(block.first_row * row);
-                dispatch(&SpmmKernel { a: block, vectors: Vectors { y, ..vectors } }, rows);
+                dispatch(&SpmmKernel { a: block, vectors: RowMajorVectors { y, ..vectors } }, rows);
             });
         });
     }
@@ -94,13 +94,13 @@ impl<T: Scalar> HostCsr<T> {
 /// Kernel over a range of rows of a block.
 struct SpmmKernel<'a, T> {
     a: NarrowRows<'a, T>,
-    vectors: Vectors<'a, T>,
+    vectors: RowMajorVectors<'a, T>,
 }
 
 impl<T: Scalar> CpuKernel<T> for SpmmKernel<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, rows: Range<usize>) {
-        let Vectors { y, row: step, vector, count, .. } = self.vectors;
+        let RowMajorVectors { y, row: step, vector, count, .. } = self.vectors;
         let direct = vector == 1;
         let at_once = if direct { rows.len().max(1) } else { GATHERED / count };
         let mut gathered = [const { MaybeUninit::<T>::uninit() }; GATHERED];
