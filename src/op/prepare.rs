@@ -88,7 +88,7 @@ impl SparseOpBuilder {
             let same = decision.candidates.iter().find(|c| c.plan == *plan);
             same.map_or_else(|| source.csr_bytes() as u64, |c| c.work.matrix_bytes)
         };
-        let kernels = |plan: &&Plan| plan.kernels::<T>(analysis, bytes(plan), gpu);
+        let kernels = |plan: &&Plan| plan.gpu_kernels::<T>(analysis, bytes(plan), gpu);
         let mut all: Vec<_> = plans.iter().flat_map(kernels).collect();
         all.extend(is_checked.then(|| ("gate".into(), "gate_wait".to_owned())));
         // For the next matrix, if the host has analysed this one.

@@ -451,8 +451,8 @@ mod tests {
         let plans = Plan::candidates(&analysis, None, Target::Gpu);
         // A profile in which the kernels of such plans alone are the fastest.
         for plan in plans.iter().filter(|plan| on_request(plan)) {
-            let (kernel, fastest) = (plan.kernel(Target::Gpu), Coefficients::default());
-            assert!(plans.iter().all(|p| on_request(p) || p.kernel(Target::Gpu) != kernel));
+            let (kernel, fastest) = (plan.cost_key(Target::Gpu), Coefficients::default());
+            assert!(plans.iter().all(|p| on_request(p) || p.cost_key(Target::Gpu) != kernel));
             profile.coefficients.values_mut().for_each(|kernels| {
                 kernels.insert(kernel.to_owned(), fastest);
             });

@@ -130,7 +130,7 @@ impl Format for Coo {
         6.0 + 0.3 * megabytes(work) + 5.6 * millions(analysis.rows.nrows as u64)
     }
 
-    fn kernel(plan: &CooPlan, on: Target) -> &'static str {
+    fn cost_key(plan: &CooPlan, on: Target) -> &'static str {
         match (plan, on) {
             (CooPlan::Atomic, Target::Gpu) => "coo.atomic",
             _ => "coo",

@@ -220,7 +220,7 @@ fn narrow_name() -> String {
 }
 
 /// Kernels that a matrix of `bytes` bytes is expected to need.
-pub(super) fn kernels<T: Scalar>(
+pub(super) fn gpu_kernels<T: Scalar>(
     plan: CsrPlan,
     analysis: &Analysis,
     bytes: u64,

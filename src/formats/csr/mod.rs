@@ -97,20 +97,21 @@ impl Format for Csr {
                 Ok(CsrPlan::Vector(width))
             }
             (false, Some(width), false) => Err(args.error(format!(
-                "`vector` may be 2, 4, 8, 16 or 32, written vector:2, 4, 8, 16, 32; not {width}"
+                "`vector` may be 2, 4, 8, 16 or 32, as in `vector:8`; not {width}"
             ))),
             (false, None, true) => Ok(CsrPlan::Balanced),
-            _ => Err(args.error("only one of scalar, vector:W and balanced can be".to_owned())),
+            _ => Err(args
+                .error("only one of `scalar`, `vector:W` and `balanced` may be given".to_owned())),
         }
     }
 
-    fn kernels<T: Scalar>(
+    fn gpu_kernels<T: Scalar>(
         plan: &CsrPlan,
         analysis: &Analysis,
         bytes: u64,
         gpu: Gpu,
     ) -> Vec<(Module, String)> {
-        cuda::kernels::<T>(*plan, analysis, bytes, gpu)
+        cuda::gpu_kernels::<T>(*plan, analysis, bytes, gpu)
     }
 
     fn candidates(_: &Analysis, _: Costs<'_>, _: Target) -> Vec<CsrPlan> {
@@ -176,7 +177,7 @@ impl Format for Csr {
         1.0 + 0.16 * megabytes(work) + 4.5 * threads + chain + separate * entries
     }
 
-    fn kernel(plan: &CsrPlan, _: Target) -> &'static str {
+    fn cost_key(plan: &CsrPlan, _: Target) -> &'static str {
         match plan {
             CsrPlan::Scalar => "csr.scalar",
             CsrPlan::Vector(2) => "csr.vector2",

@@ -107,7 +107,7 @@ impl Format for Dia {
         }
     }
 
-    fn kernel(_: &DiaPlan, _: Target) -> &'static str {
+    fn cost_key(_: &DiaPlan, _: Target) -> &'static str {
         "dia"
     }
 

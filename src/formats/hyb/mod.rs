@@ -163,7 +163,7 @@ impl Format for Hyb {
         }
     }
 
-    fn kernel(plan: &HybPlan, on: Target) -> &'static str {
+    fn cost_key(plan: &HybPlan, on: Target) -> &'static str {
         match (plan.tail, on) {
             (TailProcessor::Host, Target::Gpu) => "hyb.host",
             _ => KERNEL,

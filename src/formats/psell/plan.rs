@@ -184,9 +184,9 @@ impl PsellPlan {
         Ok(Self { sigma, packing: Packing { values, group, split, warps } })
     }
 
-    /// Kernel that multiplies, by the order of the rows, the encoding of the values and the group;
-    /// with the suffix [`SPLIT_ROWS`] if long rows that a slice could hold are stored separately.
-    pub(super) fn kernel(&self) -> &'static str {
+    /// Cost key, by the order of the rows, the encoding of the values and the group; with the suffix
+    /// [`SPLIT_ROWS`] if long rows that a slice could hold are stored separately.
+    pub(super) fn cost_key(&self) -> &'static str {
         /// Names of an encoding: for natural order and sorted rows, groups of 1 and of 4, without
         /// and with separate long rows.
         macro_rules! names {
@@ -250,16 +250,16 @@ impl Display for PsellPlan {
     }
 }
 
-/// Fallback kernels of one that was not measured, the nearest first: without separate long rows,
-/// with unchanged values, which differ only in bytes, and with neither.
-pub(super) fn fallback_kernels(kernel: &str) -> Vec<String> {
+/// Cost keys of the fallback kernels of one that was not measured, the nearest first: without
+/// separate long rows, with unchanged values, which differ only in bytes, and with neither.
+pub(super) fn fallback_cost_keys(key: &str) -> Vec<String> {
     let wide = Precision::ALL.iter().find_map(|precision| {
-        let (order, rest) = kernel.split_once(&format!(".{precision}"))?;
+        let (order, rest) = key.split_once(&format!(".{precision}"))?;
         Some(format!("{order}{rest}"))
     });
-    let whole = |kernel: &str| kernel.strip_suffix(SPLIT_ROWS).map(str::to_owned);
+    let whole = |key: &str| key.strip_suffix(SPLIT_ROWS).map(str::to_owned);
     let wide_whole = wide.as_deref().and_then(whole);
-    whole(kernel).into_iter().chain(wide).chain(wide_whole).collect()
+    whole(key).into_iter().chain(wide).chain(wide_whole).collect()
 }
 
 /// Candidate encodings: on the CPU single slots, which are vectors; on a GPU also four consecutive
@@ -335,17 +335,18 @@ mod tests {
     }
 
     #[test]
-    fn fallback_kernels_split_no_rows_and_have_whole_values() {
+    fn fallback_cost_keys_split_no_rows_and_have_whole_values() {
         assert_eq!(
-            fallback_kernels("psell.bf16.v4.split"),
+            fallback_cost_keys("psell.bf16.v4.split"),
             ["psell.bf16.v4", "psell.v4.split", "psell.v4"]
         );
-        assert!(fallback_kernels("psell.dict").is_empty());
+        assert!(fallback_cost_keys("psell.dict").is_empty());
     }
 
     #[test]
     fn kernels_are_named_after_order_values_group_and_split() {
-        let kernel = |text: &str| text.parse::<crate::formats::Plan>().unwrap().kernel(Target::Gpu);
+        let kernel =
+            |text: &str| text.parse::<crate::formats::Plan>().unwrap().cost_key(Target::Gpu);
         assert_eq!(kernel("psell(sigma:1)"), "psell");
         assert_eq!(kernel("psell(sigma:2,split:9)"), "psell.sorted.split");
         assert_eq!(

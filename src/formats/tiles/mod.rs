@@ -198,7 +198,7 @@ impl Format for Tiles {
         Ok(0.5..=8.0)
     }
 
-    fn kernel(plan: &TilesPlan, _: Target) -> &'static str {
+    fn cost_key(plan: &TilesPlan, _: Target) -> &'static str {
         match (plan.stripe.is_some(), plan.packed) {
             (false, false) => "tiles",
             (false, true) => "tiles.same",
@@ -207,8 +207,8 @@ impl Format for Tiles {
         }
     }
 
-    fn fallback_kernels(kernel: &str) -> Vec<String> {
-        without_same(kernel)
+    fn fallback_cost_keys(key: &str) -> Vec<String> {
+        without_same(key)
     }
 
     fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<HostTiles<T>, Error> {
