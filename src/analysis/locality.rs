@@ -2,7 +2,7 @@
 
 use super::constants::{CLASSES, GROUP_BITS, GROUP_SPREAD, PLACE_BITS};
 use super::rows::ratio;
-use super::together;
+use super::task_size;
 use crate::device::cpu::prepare_threads;
 use crate::parallel;
 use serde::{Deserialize, Serialize};
@@ -91,7 +91,7 @@ impl Reuse {
     }
 
     fn windows_per_task(nnz: usize, windows: usize) -> usize {
-        together(nnz, windows.div_ceil(rayon::current_num_threads()).max(1))
+        task_size(nnz, windows.div_ceil(rayon::current_num_threads()).max(1))
     }
 
     /// Bytes that a measurement allocates: a stamp for each group of columns, in every task.

@@ -4,7 +4,7 @@ use super::prepare::Prepared;
 use super::spmm::SpmmPackings;
 use super::transpose::Transposition;
 use super::{SparseOp, SparseOpBuilder, Tuning};
-use crate::analysis::{Analysis, SHARED};
+use crate::analysis::{Analysis, PARALLEL_MIN};
 use crate::device::{CsrSource, Device};
 use crate::formats::{self, PackSource, Scaler, Updater};
 use crate::matrix::{CsrCow, CsrView};
@@ -81,7 +81,7 @@ impl SparseOpBuilder {
             Tuning::Fixed(plan) => plan.properties().packs_on_device,
             _ => true,
         };
-        if a.nnz() < SHARED || !packs_on_device || self.device == Some(Device::Cpu) {
+        if a.nnz() < PARALLEL_MIN || !packs_on_device || self.device == Some(Device::Cpu) {
             return (analyze(), None);
         }
         let Device::Cuda(gpu) = self.device.clone().unwrap_or_else(Device::auto) else {

@@ -74,14 +74,14 @@ impl Trial {
         subject: Subject<'_>,
     ) -> Result<Self, Error> {
         /// Memory of the packed matrices of a group, in memory limits of one matrix.
-        const TOGETHER: u64 = 8;
+        const GROUP_MEMORY: u64 = 8;
         let (clock, device) = (WallClock::start(), subject.device);
         let on = Target::of(&device.spec());
         let available = device.memory()?;
         let limit = Request::new(analysis, T::KIND, available).memory_limit;
-        let together = match device {
-            Device::Cpu => limit.saturating_mul(TOGETHER),
-            _ => limit.saturating_mul(TOGETHER).min(available / 2),
+        let group_memory = match device {
+            Device::Cpu => limit.saturating_mul(GROUP_MEMORY),
+            _ => limit.saturating_mul(GROUP_MEMORY).min(available / 2),
         };
         let mut plans = Plan::candidates(analysis, None, on);
         plans.retain(|plan| !subject.left_out.contains(plan));
@@ -113,7 +113,7 @@ impl Trial {
             let mut bytes = 0;
             let fits = |(_, work): &&(Plan, Work)| {
                 bytes += work.matrix_bytes;
-                bytes <= together
+                bytes <= group_memory
             };
             let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = later;
