@@ -38,7 +38,7 @@ mod values;
 mod work;
 
 pub(crate) use access::Access;
-pub(crate) use chunks::{chunk_rows, chunks};
+pub(crate) use chunks::{chunk_count, chunk_rows};
 #[doc(hidden)]
 pub use costs::{Costs, KernelCosts};
 pub(crate) use device_vectors::{DeviceVectors, UnitKernels};

@@ -84,8 +84,8 @@ pub(super) fn for_each_block<T>(
 
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &HostCsr<T>, x: &[T], y: &mut [T]) {
-    let tasks = &a.arrangement.tasks;
-    let multiply = match a.arrangement.plan {
+    let tasks = &a.assignment.tasks;
+    let multiply = match a.assignment.plan {
         CsrPlan::Scalar => sums::<T, 1>,
         CsrPlan::Vector(2) => sums::<T, 2>,
         CsrPlan::Vector(4) => sums::<T, 4>,

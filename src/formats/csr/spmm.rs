@@ -17,8 +17,8 @@ const GATHERED: usize = 1024;
 impl<T: Scalar> HostSpmm<T> for HostCsr<T> {
     unsafe fn multiply(&self, vectors: HostVectors<'_, T>) {
         let HostVectors { y, row, .. } = vectors;
-        for_each_task(&self.arrangement.tasks, |task| {
-            let rows = match self.arrangement.plan {
+        for_each_task(&self.assignment.tasks, |task| {
+            let rows = match self.assignment.plan {
                 CsrPlan::Balanced => self.rows_that_begin_in(task),
                 _ => task,
             };
