@@ -42,21 +42,6 @@ const SPLIT_ROWS: &str = ".split";
 /// Values of `warps`.
 const WARPS: &[(&str, SliceWarps)] = &[("auto", SliceWarps::Auto), ("1", SliceWarps::One)];
 
-/// Values of `values`.
-const VALUES: &[(&str, ValueEncoding)] = &[
-    ("plain", ValueEncoding::Plain),
-    ("packed", ValueEncoding::Packed),
-    ("bf16", ValueEncoding::Narrow(Precision::Bf16)),
-    ("f16", ValueEncoding::Narrow(Precision::F16)),
-    ("f32", ValueEncoding::Narrow(Precision::F32)),
-];
-
-impl Display for ValueEncoding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(VALUES.iter().find(|word| word.1 == *self).expect("every encoding is listed").0)
-    }
-}
-
 impl Packing {
     /// Length of the longest rows that slices can hold.
     pub(crate) const MAX_SPLIT: u32 = super::index::MAX_WIDTH;
@@ -170,7 +155,7 @@ impl PsellPlan {
     pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
         let default = Packing::default();
         let sigma = args.number("sigma")?.unwrap_or(Self::SIGMA);
-        let values = args.word("values", VALUES)?.unwrap_or(default.values);
+        let values = args.word("values", ValueEncoding::WORDS)?.unwrap_or(default.values);
         let group = args.number("group")?.unwrap_or(default.group);
         let split = args.number("split")?.unwrap_or(default.split);
         let warps = args.word("warps", WARPS)?.unwrap_or(default.warps);
@@ -184,8 +169,8 @@ impl PsellPlan {
         Ok(Self { sigma, packing: Packing { values, group, split, warps } })
     }
 
-    /// Cost key, by the order of the rows, the encoding of the values and the group; with the suffix
-    /// [`SPLIT_ROWS`] if long rows that a slice could hold are stored separately.
+    /// Cost key, by the order of the rows, the encoding of the values and the group; with the
+    /// suffix [`SPLIT_ROWS`] if long rows that a slice could hold are stored separately.
     pub(super) fn cost_key(&self) -> &'static str {
         /// Names of an encoding: for natural order and sorted rows, groups of 1 and of 4, without
         /// and with separate long rows.
