@@ -271,7 +271,7 @@ impl StoreEntry {
         match found {
             Ok(StoredDecision { timing_run, when, .. }) => {
                 let age = unix_seconds().saturating_sub(when);
-                decision.settle(Basis::Remembered { timing_run, age }, analysis, spec);
+                decision.settle(Basis::Stored { timing_run, age }, analysis, spec);
             }
             Err(miss) => decision.store = Some(miss.to_string()),
         }
