@@ -100,7 +100,7 @@ impl Format for Blocked {
         "blocked(kib:256)",
     ];
     const PROBE: Option<FormatProbe> = Some(FormatProbe {
-        measure: Measure::After(|a, rows, structure, probes| {
+        measure: Measure::AfterStructure(|a, rows, structure, probes| {
             Blocking::new(a, rows, structure)?.into_iter().for_each(|found| probes.add(found));
             Ok(())
         }),

@@ -152,7 +152,7 @@ impl Format for Psell {
         "psell(sigma:100000,values:f32,group:4,split:9)",
     ];
     const PROBE: Option<FormatProbe> = Some(FormatProbe {
-        measure: Measure::Beside(|a, rows, probes| {
+        measure: Measure::BeforeStructure(|a, rows, probes| {
             probes.add(SliceProbe::new(a, rows)?);
             Ok(())
         }),
