@@ -4,8 +4,8 @@
 //! In a window whose rows are sorted in descending order of length, the longest row of slice `s` is
 //! the row of rank `c·s`. With `N(l)` rows of at least `l` entries, the longest rows of all slices
 //! add up to `Σ ⌈N(l) / c⌉` entries over `l` from 1, and the shortest rows of whole slices to
-//! `Σ ⌊N(l) / c⌋`. Nothing needs to be sorted, and the `N` of a window are the sums of those of the
-//! smaller windows in it.
+//! `Σ ⌊N(l) / c⌋`. Nothing needs to be sorted, and the `N` of a window are the sums of those
+//! of the smaller windows in it.
 
 use super::constants::{BLOCK_ROWS, SLICE_SUMS};
 use super::histogram::Counts;
@@ -74,7 +74,7 @@ impl SortedSlices {
             .map(|(size, sums)| (size.0 as usize, sums))
     }
 
-    /// Adds up to [`LARGEST_WINDOW`] rows, the last of which ends a window, and counts their lengths.
+    /// Adds up to [`LARGEST_WINDOW`] rows, the last of which ends a window. Counts their lengths.
     pub(super) fn add(&mut self, rows: &[u32], counts: &mut Counts) {
         #[cfg(target_arch = "x86_64")]
         if crate::device::cpu::has_avx2() {

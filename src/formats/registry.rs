@@ -51,8 +51,8 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::cost_key(plan, on)),+ }
             }
 
-            /// Cost keys of the fallback kernels of one that was not measured, the nearest first. A cost
-            /// key begins with the name of its format.
+            /// Cost keys of the fallback kernels of one that was not measured, the nearest first. A
+            /// cost key begins with the name of its format.
             #[doc(hidden)]
             pub fn fallback_cost_keys(key: &str) -> Vec<String> {
                 match key.split('.').next() {

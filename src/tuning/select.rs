@@ -271,9 +271,9 @@ pub fn fixed(
     Ok(decision(plan, true, vec![candidate], request, resolved, device))
 }
 
-/// The part with the largest excess of the loser over the winner.
+/// The term with the largest excess of the loser over the winner.
 fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
-    let parts = |c: &Candidate| {
+    let terms_of = |c: &Candidate| {
         let p = c.prediction.as_ref();
         let terms = p.map_or([0.0; Term::COUNT], |p| p.terms);
         let prepare = p.map_or(0.0, |p| p.prepare / calls.max(1) as f64);
@@ -288,7 +288,7 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
         ];
         terms.chain(rest).collect::<Vec<_>>()
     };
-    let excess = parts(loser).into_iter().zip(parts(winner)).map(|(l, w)| (l.0, l.1 - w.1));
+    let excess = terms_of(loser).into_iter().zip(terms_of(winner)).map(|(l, w)| (l.0, l.1 - w.1));
     let most = excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Kernel, |most| most.0);
     match most {
         // The term may cost more without more work.

@@ -61,8 +61,8 @@ const CANDIDATE_PADDING: f64 = 3.0;
 /// of 1 matrix in 304.
 const CPU_CANDIDATE_C: &[u32] = &[16, 32];
 
-/// C of candidates for a GPU, where a warp multiplies a slice; beyond σ = 512 the savings of sorting
-/// hardly pay for scattering `y` (measured).
+/// C of candidates for a GPU, where a warp multiplies a slice. Beyond σ = 512 the savings of
+/// sorting hardly pay for scattering `y` (measured).
 const GPU_CANDIDATE_C: &[u32] = &[32];
 
 /// No candidate for a CPU.
@@ -132,9 +132,9 @@ pub(crate) fn is_filled(analysis: &Analysis, on: Target) -> bool {
     candidates(analysis, on).any(|plan| plan.slice_sums(analysis).slots as f64 <= most)
 }
 
-/// Candidate plans for a kind of device: slices and windows that the analysis measures, with σ from
-/// no sorting to windows whose `x` and `y` stay in the cache. Beyond 16,384 the locality of `x` and
-/// `y` suffers (measured).
+/// Candidate plans for a kind of device: slices and windows that the analysis measures, with σ
+/// from no sorting to windows whose `x` and `y` stay in the cache. Beyond 16,384 the locality of
+/// `x` and `y` suffers (measured).
 fn candidates(analysis: &Analysis, on: Target) -> impl Iterator<Item = SellPlan> {
     let sizes = match on {
         Target::Cpu => CPU_CANDIDATE_C,
