@@ -9,7 +9,7 @@ using namespace csr;
 
 // Chunk of the sequence of entries and row ends (Merrill & Garland's merge path), the work of one
 // block. Chunks have equal lengths. A cut is moved back to the beginning of its row if few entries
-// of the row precede it. `Chunk` and `Cutting` in src/formats/csr/chunks.rs.
+// of the row precede it. `Chunk` and `ChunkSize` in src/formats/csr/chunks.rs.
 struct alignas(16) Chunk {
     // Row with which the chunk begins.
     u32 row;
@@ -270,7 +270,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     using S = decltype(x.at(0));
     // Capacity of a block in entries and row ends, and distance between two cuts. The difference is
     // for cuts that are moved back and for wide loads, which begin up to three entries early.
-    // `Cutting` in src/formats/csr/chunks.rs.
+    // `ChunkSize` in src/formats/csr/chunks.rs.
     constexpr u32 CAPACITY = RUN * BLOCK, SPACING = CAPACITY - CAPACITY / RESERVE;
     alignas(16) __shared__ u16 end_marks[CAPACITY];
     alignas(16) __shared__ S products[STRIPED ? padded_index<S>(CAPACITY) : 1];

@@ -6,9 +6,10 @@ mod build;
 #[cfg(feature = "faer")]
 mod faer;
 mod foreign;
+mod lazy;
 mod prepare;
 mod spmm;
-mod stage;
+mod staging;
 mod transpose;
 mod tuning;
 mod update;
@@ -24,7 +25,7 @@ use crate::tuning::lookup::ProfileSource;
 use crate::{Error, Precision, Scalar, memory};
 use once_cell::sync::OnceCell;
 use spmm::SpmmPackings;
-use stage::StagingBuffers;
+use staging::StagingBuffers;
 use std::sync::Mutex;
 use transpose::Transposed;
 pub use tuning::Tuning;
@@ -58,7 +59,7 @@ pub struct SparseOp<T: Scalar> {
     updated_by_graphs: bool,
     /// Staging buffers of products with vectors in host memory on a GPU: as many as products ran at
     /// the same time.
-    stages: Mutex<Vec<StagingBuffers<T>>>,
+    staging: Mutex<Vec<StagingBuffers<T>>>,
     rows: RowStats,
     /// Number of entries inserted after the build.
     inserted: u64,

@@ -81,7 +81,7 @@ pub(crate) fn map_ranges<R: Send>(
 
 /// `of(i)` for every number below `count`, each of which takes some nanoseconds.
 pub(crate) fn map_each<R: Send>(count: usize, of: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    map(count, together(count), of)
+    map(count, short_task_size(count), of)
 }
 
 /// Appends `of(i)` for every number below `count` to an empty list with room for them.
@@ -90,11 +90,11 @@ pub(crate) fn extend_each<R: Send>(
     count: usize,
     of: impl Fn(usize) -> R + Sync,
 ) {
-    extend(list, count, together(count), of);
+    extend(list, count, short_task_size(count), of);
 }
 
-/// Number of short computations of one task.
-fn together(count: usize) -> usize {
+/// Number of computations of some nanoseconds that a task does.
+fn short_task_size(count: usize) -> usize {
     /// Number of tasks that keeps a machine of 64 cores busy.
     const TASKS: usize = 256;
     (count / TASKS).clamp(64, 1 << 16)

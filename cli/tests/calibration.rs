@@ -97,7 +97,7 @@ fn a_stored_decision_replaces_the_second_calibration() {
     for args in [&REMEMBERED[..], &["--remember"]] {
         let again = said(store.path(), args);
         assert!(
-            line(&again, "timing run ").contains("none, remembered from less than a day ago: "),
+            line(&again, "timing run ").contains("none, stored less than a day ago: "),
             "{again}"
         );
         assert_eq!(
@@ -141,7 +141,7 @@ fn damaged_and_old_entries_are_timed_again_and_the_reason_is_reported() {
         );
         assert!(line(&text, "timing run ").contains("caches warm"), "{text}");
     }
-    assert!(line(&said(store.path(), &REMEMBERED), "timing run ").contains("remembered"));
+    assert!(line(&said(store.path(), &REMEMBERED), "timing run ").contains("none, stored"));
 }
 
 #[test]
@@ -190,13 +190,13 @@ fn many_processes_share_a_store() {
         for _ in 0..20 {
             scope.spawn(|| {
                 let text = said(store.path(), &REMEMBERED);
-                let reported = text.contains("now stored in") || text.contains("none, remembered");
+                let reported = text.contains("now stored in") || text.contains("none, stored");
                 assert!(reported && !text.contains("damaged"), "{text}");
             });
         }
     });
     assert_eq!(entries(store.path()).len(), 1, "one entry, and nothing half-written");
-    assert!(said(store.path(), &REMEMBERED).contains("none, remembered"));
+    assert!(said(store.path(), &REMEMBERED).contains("none, stored"));
 }
 
 #[test]

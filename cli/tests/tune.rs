@@ -275,7 +275,7 @@ fn stored_decisions_replace_calibration() {
         let text = run(&["analyze", matrix, "--dtype", "f32", "--remember"]);
         assert!(text.contains(" per product measured earlier on "), "{text}");
         let text = run(&["analyze", matrix, "--dtype", "f32", "--remember", "-v"]);
-        assert!(text.contains("timing run none, remembered from"), "{text}");
+        assert!(text.contains("timing run none, stored "), "{text}");
     }
     // Nothing is stored for the other scalar type.
     let other = run(&["analyze", "gallery:banded,rows=500", "--dtype", "f64", "--remember"]);

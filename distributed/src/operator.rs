@@ -1,7 +1,7 @@
 //! Operator with several parts in one process.
 
 use crate::explain::PartSummary;
-use crate::part::PartOp;
+use crate::part::{PartOp, checked_vectors, transposed_copy};
 use crate::partition::Partition;
 use crate::threads::{ThreadRank, on_threads};
 use crate::{DistributedExplanation, Link};
@@ -98,17 +98,8 @@ impl<T: Scalar> DistributedOp<T> {
     /// [`Error::MultivectorMismatch`], [`Error::VectorsLength`].
     pub fn apply_multi(&self, x: Multivector<&[T]>, y: Multivector<&mut [T]>) -> Result<(), Error> {
         let (nrows, ncols) = (self.nrows(), self.ncols());
-        let (of_x, of_y) = ((x.count(), x.layout()), (y.count(), y.layout()));
-        if of_x != of_y {
-            let text = |(count, layout)| format!("{count} vectors in {layout:?} layout");
-            return Err(Error::MultivectorMismatch { x: text(of_x), y: text(of_y) });
-        }
-        let ((count, layout), x, y) = (of_x, x.into_data(), y.into_data());
-        for (vectors, len, found) in [("x", ncols, x.len()), ("y", nrows, y.len())] {
-            if count.checked_mul(len) != Some(found) {
-                return Err(Error::VectorsLength { vectors, count, len, found, nrows, ncols });
-            }
-        }
+        let (count, layout) = (x.count(), x.layout());
+        let (x, y) = checked_vectors(x, y, [ncols, nrows], (nrows, ncols))?;
         let multiply = |x: &[T], y: &mut [T]| {
             let x = self.gathered(x, count, nrows == ncols)?;
             self.products(count, &x, y, true, |part, x, y| {
@@ -119,8 +110,8 @@ impl<T: Scalar> DistributedOp<T> {
             return multiply(x, y);
         }
         let mut products = try_zeroed(y.len())?;
-        multiply(&crate::part::interleaved(x, count), &mut products)?;
-        y.copy_from_slice(&crate::part::interleaved(&products, nrows));
+        multiply(&transposed_copy(x, count), &mut products)?;
+        y.copy_from_slice(&transposed_copy(&products, nrows));
         Ok(())
     }
 
@@ -193,9 +184,9 @@ impl<T: Scalar> DistributedOp<T> {
         let mut all = parts.into_iter();
         let mut ranking = all.next().expect("there is a part");
         all.for_each(|other| ranking.ranks.extend(other.ranks));
-        let mut ranks = try_zeroed(ranking.ranks.len())?;
-        self.scatter(&ranking.ranks, &mut ranks, 1, true);
-        Ok(Ranking { ranks, ..ranking })
+        let mut page_ranks = try_zeroed(ranking.ranks.len())?;
+        self.scatter(&ranking.ranks, &mut page_ranks, 1, true);
+        Ok(Ranking { ranks: page_ranks, ..ranking })
     }
 
     /// Explanation: rows, plans, messages and predicted times of every part.

@@ -134,19 +134,19 @@ impl<T: Scalar> PartOp<T> {
             halo,
         };
         if let Some(group) = &settings.group {
-            part.gpu = Some(GpuPart::new(part.own(), group)?);
+            part.gpu = Some(GpuPart::new(part.part_rows(), group)?);
         }
         Ok(part)
     }
 
     /// The rows and their messages.
-    fn own(&self) -> PartRows<'_, T> {
+    fn part_rows(&self) -> PartRows<'_, T> {
         let sets = [&self.interior, &self.boundary];
         let first = self.own_columns().start as u32;
         PartRows { comm: &*self.comm, halo: &self.halo, first, sets }
     }
 
-    /// Returns a result of the GPUs if no wait of one for another has ended before its signal.
+    /// Returns `result`, or an error if a GPU stopped waiting for another one's signal.
     pub(crate) fn checked<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
         let checked = self.gpu.as_ref().map_or(Ok(()), GpuPart::check);
         reported(&*self.comm, result.and_then(|result| checked.map(|()| result)))
@@ -252,24 +252,10 @@ impl<T: Scalar> PartOp<T> {
     /// [`Error::MultivectorMismatch`], [`Error::VectorsLength`], [`Error::RanksDiffer`]; otherwise
     /// as [`apply`](Self::apply).
     pub fn apply_multi(&self, x: Multivector<&[T]>, y: Multivector<&mut [T]>) -> Result<(), Error> {
-        let (of_x, of_y) = ((x.count(), x.layout()), (y.count(), y.layout()));
-        let ((count, layout), x, y) = (of_x, x.into_data(), y.into_data());
-        let checked = || {
-            if of_x != of_y {
-                let text = |(count, layout)| format!("{count} vectors in {layout:?} layout");
-                return Err(Error::MultivectorMismatch { x: text(of_x), y: text(of_y) });
-            }
-            let (nrows, ncols) = self.shape();
-            for (vectors, len, found) in
-                [("x", self.own_columns().len(), x.len()), ("y", self.own_rows().len(), y.len())]
-            {
-                if count.checked_mul(len) != Some(found) {
-                    return Err(Error::VectorsLength { vectors, count, len, found, nrows, ncols });
-                }
-            }
-            Ok(())
-        };
-        reported(&*self.comm, checked())?;
+        let lengths = [self.own_columns().len(), self.own_rows().len()];
+        let (count, layout) = (x.count(), x.layout());
+        let checked = checked_vectors(x, y, lengths, self.shape());
+        let (x, y) = reported(&*self.comm, checked)?;
         let counts = gather_words(&*self.comm, &[count as u64])?;
         if let Some(rank) = counts.iter().position(|other| *other != counts[0]) {
             let (first, other) = (counts[0][0], counts[rank][0]);
@@ -279,10 +265,10 @@ impl<T: Scalar> PartOp<T> {
         if layout == Layout::RowMajor || count <= 1 {
             return self.multiply(count, x, y);
         }
-        let rows = interleaved(x, count);
+        let rows = transposed_copy(x, count);
         let mut products = reported(&*self.comm, try_zeroed(y.len()))?;
         self.multiply(count, &rows, &mut products)?;
-        y.copy_from_slice(&interleaved(&products, self.own_rows().len()));
+        y.copy_from_slice(&transposed_copy(&products, self.own_rows().len()));
         Ok(())
     }
 
@@ -292,7 +278,7 @@ impl<T: Scalar> PartOp<T> {
             return Ok(());
         }
         if let Some(gpu) = &self.gpu {
-            return reported(&*self.comm, gpu.apply(self.own(), count, x, y));
+            return reported(&*self.comm, gpu.apply(self.part_rows(), count, x, y));
         }
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let PartBuffers { sent, x: used, interior, boundary } = &mut *buffers;
@@ -378,7 +364,7 @@ impl<T: Scalar> SystemOperator<T> for PartOp<T> {
             }
         }
         let Some(gpu) = &self.gpu else { return self.apply(x.host(), y.host_mut()) };
-        reported(&*self.comm, gpu.multiply(self.own(), stream, 1, x, y))
+        reported(&*self.comm, gpu.multiply(self.part_rows(), stream, 1, x, y))
     }
 
     fn shared_sums(&self) -> Option<Arc<dyn SharedSums>> {
@@ -415,10 +401,33 @@ fn used_columns<T: Scalar>(a: CsrView<'_, T>, rows: &[u32]) -> Result<Vec<u32>, 
     Ok(used)
 }
 
-/// Transposes a matrix of `rows` rows in row-major order.
-pub(crate) fn interleaved<T: Scalar>(elements: &[T], rows: usize) -> Vec<T> {
+/// Transposed copy of a matrix of `rows` rows in row-major order.
+pub(crate) fn transposed_copy<T: Scalar>(elements: &[T], rows: usize) -> Vec<T> {
     let columns = elements.len() / rows.max(1);
     (0..elements.len()).map(|i| elements[i % rows * columns + i / rows]).collect()
+}
+
+/// The elements of the multivectors of an SpMM, after a check of their numbers, layouts and
+/// lengths: those of each vector of `x` and of `y`. The numbers of rows and columns are those of
+/// the whole matrix.
+pub(crate) fn checked_vectors<'a, T>(
+    x: Multivector<&'a [T]>,
+    y: Multivector<&'a mut [T]>,
+    lengths: [usize; 2],
+    (nrows, ncols): (usize, usize),
+) -> Result<(&'a [T], &'a mut [T]), Error> {
+    let (of_x, of_y) = ((x.count(), x.layout()), (y.count(), y.layout()));
+    if of_x != of_y {
+        let text = |(count, layout)| format!("{count} vectors in {layout:?} layout");
+        return Err(Error::MultivectorMismatch { x: text(of_x), y: text(of_y) });
+    }
+    let (count, x, y) = (x.count(), x.into_data(), y.into_data());
+    for ((vectors, found), len) in [("x", x.len()), ("y", y.len())].into_iter().zip(lengths) {
+        if count.checked_mul(len) != Some(found) {
+            return Err(Error::VectorsLength { vectors, count, len, found, nrows, ncols });
+        }
+    }
+    Ok((x, y))
 }
 
 /// Checks that all ranks build the same operator with the same version.
@@ -438,12 +447,13 @@ fn check_ranks<T: Scalar>(
         true => hash(Device::Cpu.spec().instructions.as_bytes()),
         false => 0,
     };
+    let parts = rows.len().min(columns.len()) as u64 - 1;
     let compared = [
         ("versions of sparseop", hash(env!("CARGO_PKG_VERSION").as_bytes())),
         ("bytes of a number", size_of::<T>() as u64),
         ("rows of the matrix", rows[rows.len() - 1] as u64),
         ("columns of the matrix", columns[columns.len() - 1] as u64),
-        ("parts of the partition", rows.len().min(columns.len()) as u64 - 1),
+        ("parts of the partition", parts),
         ("partitions of the rows", hash(bytemuck::cast_slice(rows))),
         ("partitions of the columns", hash(bytemuck::cast_slice(columns))),
         ("settings of the same bits", u64::from(settings.same_bits)),
@@ -460,7 +470,6 @@ fn check_ranks<T: Scalar>(
             return Err(Error::RanksDiffer { message });
         }
     }
-    let parts = all[0][4];
     if parts != comm.size() as u64 || rows.len() != columns.len() {
         let message = format!("there are {parts} parts for {} ranks", comm.size());
         return Err(Error::Partition { message });

@@ -25,7 +25,7 @@ const MAX_SAMPLE: usize = 1 << 17;
 const MIN_DRAWS: usize = 32;
 
 /// Row groups per parallel task: distributing fewer takes longer than counting their blocks.
-const TOGETHER: usize = 32;
+const GROUPS_PER_TASK: usize = 32;
 
 /// Fill of aligned dense blocks: for blocks of `b` × `b`, `nnz / (b² · blocks)`, where `blocks`
 /// is the number of aligned blocks that hold an entry. 1 means that blocks store no zeros,
@@ -64,7 +64,7 @@ impl BlockFill {
             blocks.map(|blocks| (weight as u64 * blocks) as f64 / entries)
         };
         let spare = SparePool::new(DenseBlockTable::default);
-        let terms = parallel::map_ranges(groups.len(), TOGETHER, |range| {
+        let terms = parallel::map_ranges(groups.len(), GROUPS_PER_TASK, |range| {
             spare.with(|table| {
                 groups[range].iter().map(|group| blocks_per_entry(table, group)).collect::<Vec<_>>()
             })

@@ -4,7 +4,7 @@
 use super::blocks::row_of;
 use super::constants::{SECTION, SPREAD};
 use super::rows::ratio;
-use super::together;
+use super::task_size;
 use crate::matrix::CsrColumns;
 use crate::parallel;
 use std::ops::Range;
@@ -16,7 +16,7 @@ const EXACT_NNZ: usize = 1 << 14;
 const SAMPLING: usize = 16;
 
 /// Sections per parallel task: distributing fewer takes longer than measuring them.
-const TOGETHER: usize = 32;
+const SECTIONS_PER_TASK: usize = 32;
 
 /// Column contiguity: shares of the entries, from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -32,7 +32,7 @@ impl Contiguity {
     /// Measures `a`.
     pub(super) fn of(a: CsrColumns<'_>) -> Self {
         let (_, count) = sections(a.nnz());
-        let size = together(a.nnz(), TOGETHER);
+        let size = task_size(a.nnz(), SECTIONS_PER_TASK);
         let sampled = parallel::map(count, size, |i| ContiguityCounts::of(a, section(a.nnz(), i)));
         let ContiguityCounts { entries, shifted, contiguous } =
             sampled.into_iter().fold(ContiguityCounts::default(), ContiguityCounts::merge);

@@ -2,7 +2,7 @@
 
 use super::constants::{CLASSES, GROUP_BITS, GROUP_SPREAD, PLACE_BITS};
 use super::rows::ratio;
-use super::together;
+use super::task_size;
 use crate::device::cpu::prepare_threads;
 use crate::parallel;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ const MAX: usize = 1 << PLACE_BITS;
 
 /// Minimum number of groups that are sampled, if the matrix has as many. Of more groups, one in a
 /// power of two is sampled.
-const FOLLOWED: usize = 1 << 9;
+const MIN_SAMPLED_GROUPS: usize = 1 << 9;
 
 /// Largest binary logarithm of that power: beyond it, finding the sampled groups takes most of the
 /// time.
@@ -91,7 +91,7 @@ impl Reuse {
     }
 
     fn windows_per_task(nnz: usize, windows: usize) -> usize {
-        together(nnz, windows.div_ceil(rayon::current_num_threads()).max(1))
+        task_size(nnz, windows.div_ceil(rayon::current_num_threads()).max(1))
     }
 
     /// Bytes that a measurement allocates: a stamp for each group of columns, in every task.
@@ -145,7 +145,7 @@ impl Sampling {
         if nnz <= SMALL {
             return Self { window: nnz.min(SMALL / 4), windows: 1, skipped: 0 };
         }
-        let skipped = (groups / FOLLOWED).max(1).ilog2().min(MAX_SKIPPED);
+        let skipped = (groups / MIN_SAMPLED_GROUPS).max(1).ilog2().min(MAX_SKIPPED);
         // Groups that cannot be skipped are made up for by fewer entries. Of whole windows every
         // other one suffices.
         let fewer = 1 << (MAX_SKIPPED - skipped);
@@ -162,21 +162,21 @@ impl Sampling {
 }
 
 /// True if a group is sampled, at one group in 2 to the power of `skipped`.
-fn is_followed(group: u32, skipped: u32) -> bool {
+fn is_sampled(group: u32, skipped: u32) -> bool {
     ((group ^ group >> 16) as u16).wrapping_mul(GROUP_SPREAD) as u32 >> (16 - skipped) == 0
 }
 
 /// Bit mask of the columns whose groups are sampled: bit `i` stands for column `i`.
 #[cfg(not(target_arch = "x86_64"))]
-fn followed(cols: &[u32; BATCH], skipped: u32) -> u64 {
-    let bit = |(i, &col): (usize, &u32)| u64::from(is_followed(col >> GROUP_BITS, skipped)) << i;
+fn sampled_mask(cols: &[u32; BATCH], skipped: u32) -> u64 {
+    let bit = |(i, &col): (usize, &u32)| u64::from(is_sampled(col >> GROUP_BITS, skipped)) << i;
     cols.iter().enumerate().map(bit).sum()
 }
 
 /// Bit mask of the columns whose groups are sampled: bit `i` stands for column `i`. Uses
 /// instructions of every x86-64: three times as fast as the compiled loop.
 #[cfg(target_arch = "x86_64")]
-fn followed(cols: &[u32; BATCH], skipped: u32) -> u64 {
+fn sampled_mask(cols: &[u32; BATCH], skipped: u32) -> u64 {
     use std::arch::x86_64::*;
     // SAFETY: SSE2 is part of the baseline, and nothing is read or written through pointers.
     unsafe {
@@ -223,7 +223,7 @@ impl Tally {
         }
         let (batches, rest) = col_idx.as_chunks::<BATCH>();
         for (start, batch) in (base..).step_by(BATCH).zip(batches) {
-            let mut left = followed(batch, skipped);
+            let mut left = sampled_mask(batch, skipped);
             while left != 0 {
                 let i = left.trailing_zeros();
                 touch(start + i, batch[i as usize]);
@@ -231,7 +231,7 @@ impl Tally {
             }
         }
         for (now, &col) in (base + (col_idx.len() - rest.len()) as u32..).zip(rest) {
-            if is_followed(col >> GROUP_BITS, skipped) {
+            if is_sampled(col >> GROUP_BITS, skipped) {
                 touch(now, col);
             }
         }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     /// Number of columns at which one group in eight is sampled.
-    const MANY: usize = FOLLOWED << (MAX_SKIPPED + GROUP_BITS);
+    const MANY: usize = MIN_SAMPLED_GROUPS << (MAX_SKIPPED + GROUP_BITS);
 
     #[test]
     fn windows_know_nothing_of_one_another_and_threads_do_not_count() {
@@ -355,9 +355,9 @@ mod tests {
         ) {
             let cols: [u32; BATCH] =
                 std::array::from_fn(|i| if i < 32 { cols[i] } else { cols[i - 32] / 1000 });
-            let bits = followed(&cols, skipped);
+            let bits = sampled_mask(&cols, skipped);
             for (i, col) in cols.into_iter().enumerate() {
-                prop_assert_eq!(bits >> i & 1 == 1, is_followed(col >> GROUP_BITS, skipped));
+                prop_assert_eq!(bits >> i & 1 == 1, is_sampled(col >> GROUP_BITS, skipped));
             }
         }
 

@@ -35,8 +35,7 @@ pub(crate) use rows::ratio;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
 pub(crate) use sample::Sample;
 pub(crate) use sampler::Sampler;
-pub(crate) use slices::SliceSums;
-use slices::SortedSlices;
+pub(crate) use slices::{SliceSums, SortedSlices};
 pub use structure::Structure;
 use structure::ValueStatistics;
 pub use symmetry::Symmetry;
@@ -46,14 +45,14 @@ use crate::matrix::CsrView;
 use crate::trace::span;
 use crate::{Error, Scalar, memory};
 
-/// Number of rows and of entries below which an analysis runs as a few single-threaded tasks: a
-/// thread pool takes some 100 µs to wake and to wait for.
-pub(crate) const SHARED: usize = 1 << 19;
+/// Number of rows or entries from which on an analysis uses all threads. A smaller one runs as a
+/// few single-threaded tasks: a thread pool takes some 100 µs to wake and to wait for.
+pub(crate) const PARALLEL_MIN: usize = 1 << 19;
 
-/// Minimum number of work items per task in a matrix of `size` rows or entries: `least` if the work
-/// is distributed among threads.
-pub(crate) fn together(size: usize, least: usize) -> usize {
-    if size < SHARED { usize::MAX } else { least }
+/// Least number of items per task of the analysis of `size` rows or entries: all of them below
+/// [`PARALLEL_MIN`], else `least`.
+pub(crate) fn task_size(size: usize, least: usize) -> usize {
+    if size < PARALLEL_MIN { usize::MAX } else { least }
 }
 
 /// Measured features of one matrix: the same on any number of threads. The analysis of a
@@ -76,7 +75,7 @@ pub struct Analysis {
     pub rows: RowStats,
     /// Length of every row, in row order. Empty if a GPU has measured the matrix.
     pub row_lengths: Vec<u32>,
-    /// Padding of SELL slices of sorted rows.
+    /// Longest rows of slices of sorted rows.
     pub(crate) slices: SortedSlices,
     /// Column contiguity, values and reuse distances.
     pub structure: Structure,
@@ -108,7 +107,7 @@ impl Analysis {
         formats: &[Option<FormatProbe>],
     ) -> Self {
         let _span = span!(DEBUG, "analyze", rows = a.nrows(), cols = a.ncols(), nnz = a.nnz());
-        if a.nnz().max(a.nrows()) < SHARED {
+        if a.nnz().max(a.nrows()) < PARALLEL_MIN {
             Self::measured(a, formats)
         } else {
             // Runs in the pool, whose threads split the tasks further.

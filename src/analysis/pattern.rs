@@ -82,7 +82,7 @@ impl Pattern {
 const SLICE_ROWS: usize = 32;
 
 /// Minimum number of slices per task.
-const TOGETHER: usize = 32;
+const SLICES_PER_TASK: usize = 32;
 
 /// Measurements of some slices, or all.
 #[derive(Debug, Default)]
@@ -112,7 +112,7 @@ impl Scan {
             }
         };
         let slices = a.nrows().div_ceil(SLICE_ROWS);
-        let scan = parallel::fold(slices, TOGETHER, Self::default, add, Self::merge);
+        let scan = parallel::fold(slices, SLICES_PER_TASK, Self::default, add, Self::merge);
         Self { diagonals: diagonals.count(), ..scan }
     }
 

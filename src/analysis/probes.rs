@@ -1,4 +1,4 @@
-//! Measurements that storage formats make of a matrix.
+//! Probes: what storage formats measure of a matrix themselves.
 
 use super::{RowStats, Sampler, Structure};
 use crate::Error;
@@ -6,12 +6,12 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Measurements of the storage formats, one value of a type of its own for each format that has
-/// any. The analysis passes them on to the format without knowing it.
+/// Results of the probes of the storage formats, one value of a type of its own for each format
+/// that has any. The analysis passes them on to the format without knowing it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Probes(Vec<Arc<dyn Probe>>);
 
-/// A measurement of one format.
+/// Result of a format's probe.
 pub(crate) trait Probe: Any + Debug + Send + Sync {
     /// True if the other one is of the same type and equal.
     fn equals(&self, other: &dyn Any) -> bool;
@@ -23,7 +23,7 @@ impl<P: Any + Debug + PartialEq + Send + Sync> Probe for P {
     }
 }
 
-/// Measurement that a storage format makes of a matrix.
+/// Function with which a format measures a matrix.
 pub(crate) struct FormatProbe {
     pub(crate) measure: Measure,
     /// Kernels, by file and name, that measure a matrix in the memory of a GPU.
@@ -33,10 +33,10 @@ pub(crate) struct FormatProbe {
 /// Function that measures a matrix, and when. Its errors are those of a GPU that has the matrix in
 /// its memory.
 pub(crate) enum Measure {
-    /// While the structure of columns and values is measured.
-    Beside(fn(Sampler<'_>, &RowStats, &mut Probes) -> Result<(), Error>),
-    /// Afterwards.
-    After(fn(Sampler<'_>, &RowStats, &Structure, &mut Probes) -> Result<(), Error>),
+    /// Without the structure of columns and values, while that is measured.
+    BeforeStructure(fn(Sampler<'_>, &RowStats, &mut Probes) -> Result<(), Error>),
+    /// With this structure, afterwards.
+    AfterStructure(fn(Sampler<'_>, &RowStats, &Structure, &mut Probes) -> Result<(), Error>),
 }
 
 impl Probes {
@@ -54,20 +54,22 @@ impl Probes {
     ) -> Result<(), Error> {
         for format in formats.iter().flatten() {
             match (&format.measure, structure) {
-                (Measure::Beside(measure), None) => measure(a, rows, self)?,
-                (Measure::After(measure), Some(structure)) => measure(a, rows, structure, self)?,
+                (Measure::BeforeStructure(measure), None) => measure(a, rows, self)?,
+                (Measure::AfterStructure(measure), Some(structure)) => {
+                    measure(a, rows, structure, self)?
+                }
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Adds the measurement of a format.
+    /// Adds the result of a format's probe.
     pub(crate) fn add(&mut self, probe: impl Probe) {
         self.0.push(Arc::new(probe));
     }
 
-    /// The measurement of this type.
+    /// The result of this type.
     pub(crate) fn get<P: Any>(&self) -> Option<&P> {
         self.0.iter().find_map(|probe| (&**probe as &dyn Any).downcast_ref())
     }

@@ -7,15 +7,15 @@
 
 use super::Histogram;
 use super::histogram::Counts;
-use super::slices::{SortedSlices, TASK};
-use super::together;
+use super::slices::{LARGEST_WINDOW, SortedSlices};
+use super::task_size;
 use crate::device::cpu::prepare_threads;
 use crate::parallel::{self, SparePool};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 
-/// Multiples of [`TASK`] rows per parallel task.
-const TOGETHER: usize = 4;
+/// Largest windows per parallel task.
+const WINDOWS_PER_TASK: usize = 4;
 
 /// Multiples of the mean row length for which [`RowStats::tail`] is measured.
 pub const TAIL_MULTIPLES: [u32; 4] = [2, 4, 8, 16];
@@ -202,39 +202,44 @@ pub(super) struct Pass {
 }
 
 /// Reads the offsets once: the length of every row, the histogram, the number of changes, and the
-/// padding of slices of sorted rows.
+/// longest rows of slices of sorted rows.
 pub(super) fn pass(row_ptr: &[usize]) -> Pass {
     let mut row_lengths = vec![0; row_ptr.len() - 1];
     let size = row_lengths.len().max(row_ptr[row_lengths.len()]);
-    let rows = TASK.saturating_mul(together(size, TOGETHER)).min(row_lengths.len().max(1));
-    let spare = SparePool::new(Part::default);
-    let add = |part: &mut Part, start: usize, lengths: &mut [u32]| {
+    let rows = LARGEST_WINDOW
+        .saturating_mul(task_size(size, WINDOWS_PER_TASK))
+        .min(row_lengths.len().max(1));
+    let spare = SparePool::new(TaskTotals::default);
+    let add = |totals: &mut TaskTotals, start: usize, lengths: &mut [u32]| {
         let offsets = &row_ptr[start..=start + lengths.len()];
         for (length, ends) in lengths.iter_mut().zip(offsets.windows(2)) {
             *length = (ends[1] - ends[0]) as u32;
         }
         let before = start.checked_sub(1).map(|row| (row_ptr[start] - row_ptr[row]) as u32);
-        part.changes +=
+        totals.changes +=
             changes(lengths) + u64::from(before.is_some_and(|before| before != lengths[0]));
-        part.slices.add(lengths, &mut part.counts);
+        totals.slices.add(lengths, &mut totals.counts);
     };
     parallel::for_each_item(row_lengths.chunks_mut(rows).enumerate(), |(i, lengths)| {
-        let tasks = lengths.chunks_mut(TASK).enumerate();
-        spare.with(|part| tasks.for_each(|(t, lengths)| add(part, i * rows + t * TASK, lengths)));
+        let tasks = lengths.chunks_mut(LARGEST_WINDOW).enumerate();
+        spare.with(|totals| {
+            tasks.for_each(|(t, lengths)| add(totals, i * rows + t * LARGEST_WINDOW, lengths))
+        });
     });
-    let Part { changes, counts, slices } = spare.merged(Part::merge).unwrap_or_default();
+    let TaskTotals { changes, counts, slices } =
+        spare.merged(TaskTotals::merge).unwrap_or_default();
     Pass { row_lengths, histogram: counts.into(), changes, slices }
 }
 
-/// Result for some of the rows.
+/// Totals of the rows of a task.
 #[derive(Default)]
-struct Part {
+struct TaskTotals {
     changes: u64,
     counts: Counts,
     slices: SortedSlices,
 }
 
-impl Part {
+impl TaskTotals {
     fn merge(self, other: Self) -> Self {
         Self {
             changes: self.changes + other.changes,
@@ -247,7 +252,7 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::SHARED;
+    use crate::analysis::PARALLEL_MIN;
     use proptest::prelude::*;
     use statrs::statistics::{Accumulate, Data, Max, Min, OnlineSkewness, OrderStatistics};
 
@@ -303,7 +308,7 @@ mod tests {
     #[test]
     fn the_pass_over_offsets_agrees_with_the_lengths() {
         // With the work distributed among threads, and without.
-        for rows in [10_000u32, SHARED as u32 + 10_000] {
+        for rows in [10_000u32, PARALLEL_MIN as u32 + 10_000] {
             the_pass_agrees(
                 &(0..rows).map(|i| i.wrapping_mul(i) % 37 + i / 90_000).collect::<Vec<_>>(),
             );
@@ -320,7 +325,7 @@ mod tests {
         assert_eq!(pass.row_lengths, lengths);
         assert_eq!((pass.histogram, pass.changes), (Histogram::of(lengths), changes(lengths)));
         let (mut slices, mut counts) = (SortedSlices::default(), Counts::default());
-        lengths.chunks(TASK).for_each(|rows| slices.add(rows, &mut counts));
+        lengths.chunks(LARGEST_WINDOW).for_each(|rows| slices.add(rows, &mut counts));
         assert_eq!(pass.slices, slices);
     }
 

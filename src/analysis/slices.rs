@@ -1,11 +1,11 @@
-//! Padding of the slices of sorted windows: the size of SELL-C-σ for the windows that are
-//! candidates, in one pass over the row lengths.
+//! Longest and shortest rows of slices: sums over slices of `c` consecutive rows, after sorting by
+//! length in windows of `sigma` rows, for several `c` and `sigma` in one pass over the row lengths.
 //!
-//! In a window whose rows are sorted in descending order of length, slice `s` is as wide as the row
-//! of rank `c·s`. With `N(l)` rows of at least `l` entries, the widths of all slices add up to
-//! `Σ ⌈N(l) / c⌉` over `l` from 1, and the slots in which every lane of a whole slice has an
-//! entry add up to `Σ ⌊N(l) / c⌋`. Nothing needs to be sorted, and the `N` of a window are the
-//! sums of those of its parts.
+//! In a window whose rows are sorted in descending order of length, the longest row of slice `s` is
+//! the row of rank `c·s`. With `N(l)` rows of at least `l` entries, the longest rows of all slices
+//! add up to `Σ ⌈N(l) / c⌉` entries over `l` from 1, and the shortest rows of whole slices to
+//! `Σ ⌊N(l) / c⌋`. Nothing needs to be sorted, and the `N` of a window are the sums of those
+//! of the smaller windows in it.
 
 use super::constants::{BLOCK_ROWS, SLICE_SUMS};
 use super::histogram::Counts;
@@ -14,8 +14,8 @@ use crate::order;
 /// Rows of the smallest window.
 const BLOCK: usize = 128;
 
-/// Rows of a task: a multiple of all windows.
-pub(super) const TASK: usize = BLOCK_ROWS;
+/// Rows of the largest window, a multiple of all others.
+pub(super) const LARGEST_WINDOW: usize = BLOCK_ROWS;
 
 /// Rows of fewer entries are counted, longer rows are sorted.
 const SHORT: usize = 128;
@@ -27,12 +27,14 @@ const GROUP: usize = 8;
 /// rows at a time.
 const NARROW: u32 = 16;
 
-/// Sums over all slices of a matrix.
+/// Sums over all slices of `c` rows. Every row of a slice has as many slots as the longest row of
+/// the slice has entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SliceSums {
-    /// Slots, padding included.
+    /// Slots: `c` times the longest rows.
     pub(crate) slots: u64,
-    /// Masked slots: slots in which not every lane has an entry.
+    /// Slots beyond the shortest row of their slice: `c` times the longest rows less the shortest.
+    /// A last slice of fewer than `c` rows counts as one with an empty row.
     pub(crate) masked_slots: u64,
     /// Slots of the largest slice.
     pub(crate) largest: u64,
@@ -43,17 +45,17 @@ pub(crate) struct SliceSums {
 pub(crate) struct SortedSlices([SliceSums; SortedSlices::MEASURED.len()]);
 
 impl SortedSlices {
-    /// Rows of a slice, and rows of a sorted window; a window of 1 sorts nothing.
-    const MEASURED: [(usize, usize); 7] =
+    /// Rows of a slice, `c`, and rows of a sorted window, `sigma`, of all sums that are measured. A
+    /// window of 1 sorts nothing. `analysis.cu` has the same order.
+    pub(crate) const MEASURED: [(u32, u32); 7] =
         [(32, 1), (16, 128), (32, 128), (32, 512), (16, 1024), (16, 4096), (32, 4096)];
 
     /// Rows of the sorted windows, each a multiple of the previous one.
-    const WINDOWS: [usize; 4] = [BLOCK, 512, 1024, TASK];
+    const WINDOWS: [usize; 4] = [BLOCK, 512, 1024, LARGEST_WINDOW];
 
     /// Sums of slices of `c` rows in windows of `sigma`. None if they are not measured.
     pub(crate) fn with(&self, c: u32, sigma: u32) -> Option<SliceSums> {
-        let is_it = |measured: &(usize, usize)| *measured == (c as usize, sigma as usize);
-        Self::MEASURED.iter().position(is_it).map(|i| self.0[i])
+        Self::MEASURED.iter().position(|size| *size == (c, sigma)).map(|i| self.0[i])
     }
 
     /// The sums in the order of the slices and windows: slots, masked slots and the largest slice.
@@ -68,11 +70,11 @@ impl SortedSlices {
     /// Sums of windows of `sigma` rows, each with the rows of its slices.
     fn of_window(&mut self, sigma: usize) -> impl Iterator<Item = (usize, &mut SliceSums)> {
         let all = Self::MEASURED.iter().zip(&mut self.0);
-        all.filter(move |(measured, _)| measured.1 == sigma)
-            .map(|(measured, sums)| (measured.0, sums))
+        all.filter(move |(size, _)| size.1 as usize == sigma)
+            .map(|(size, sums)| (size.0 as usize, sums))
     }
 
-    /// Adds up to [`TASK`] rows, the last of which ends a window, and counts their lengths.
+    /// Adds up to [`LARGEST_WINDOW`] rows, the last of which ends a window. Counts their lengths.
     pub(super) fn add(&mut self, rows: &[u32], counts: &mut Counts) {
         #[cfg(target_arch = "x86_64")]
         if crate::device::cpu::has_avx2() {
@@ -265,7 +267,7 @@ mod tests {
         add: fn(&mut SortedSlices, &[u32], &mut Counts),
     ) -> (SortedSlices, Histogram) {
         let (mut slices, mut counts) = (SortedSlices::default(), Counts::default());
-        row_lengths.chunks(TASK).for_each(|rows| add(&mut slices, rows, &mut counts));
+        row_lengths.chunks(LARGEST_WINDOW).for_each(|rows| add(&mut slices, rows, &mut counts));
         (slices, counts.into())
     }
 
@@ -277,8 +279,12 @@ mod tests {
         );
         assert_eq!(histogram, Histogram::of(row_lengths));
         for (c, sigma) in SortedSlices::MEASURED {
-            let found = slices.with(c as u32, sigma as u32).unwrap();
-            assert_eq!(found, expected(row_lengths, c, sigma), "c {c}, sigma {sigma}");
+            let found = slices.with(c, sigma).unwrap();
+            assert_eq!(
+                found,
+                expected(row_lengths, c as usize, sigma as usize),
+                "c {c}, sigma {sigma}"
+            );
         }
     }
 
@@ -299,7 +305,7 @@ mod tests {
 
     #[test]
     fn windows_and_tasks_of_all_sizes() {
-        for rows in [127, 128, 129, 512, 1023, 4096, 4097, 3 * TASK + 700] {
+        for rows in [127, 128, 129, 512, 1023, 4096, 4097, 3 * LARGEST_WINDOW + 700] {
             check(&(0..rows as u32).map(|i| i * i % 31).collect::<Vec<_>>());
             check(&vec![7; rows]);
             // Some rows, or all, longer than the counted lengths.

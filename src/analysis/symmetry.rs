@@ -6,8 +6,8 @@ use crate::{Error, Scalar, parallel};
 use serde::{Deserialize, Serialize};
 use std::ops::{AddAssign, Range};
 
-/// Rows that a thread compares at a time.
-const TOGETHER: usize = 1 << 10;
+/// Rows that a task compares.
+const ROWS_PER_TASK: usize = 1 << 10;
 
 /// Number of positions (i, j) of a matrix whose mirror image (j, i) exists, and comparison of their
 /// values. A *place* is a position with one entry or several, which add up in the order in which
@@ -54,7 +54,7 @@ impl Symmetry {
             sum += part;
             sum
         };
-        let sum = parallel::fold(a.nrows(), TOGETHER, Self::default, add, merge);
+        let sum = parallel::fold(a.nrows(), ROWS_PER_TASK, Self::default, add, merge);
         Ok(Self { square: a.nrows() == a.ncols(), ..sum })
     }
 

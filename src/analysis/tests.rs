@@ -136,9 +136,9 @@ fn uneven(m: u32) -> CsrMatrix<f64> {
 fn the_number_of_threads_does_not_count() {
     // A few tasks of one thread each, and enough rows, entries and values that all of them are
     // distributed.
-    for (rows, shared) in [(20_000, false), (2 * SHARED as u32, true)] {
+    for (rows, shared) in [(20_000, false), (2 * PARALLEL_MIN as u32, true)] {
         let a = uneven(rows);
-        assert_eq!(a.nnz() > 2 * SHARED, shared);
+        assert_eq!(a.nnz() > 2 * PARALLEL_MIN, shared);
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| (Analysis::of(a.view()), Pattern::of(a.view())))

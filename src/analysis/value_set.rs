@@ -6,12 +6,12 @@ use crate::{Scalar, parallel};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Values per task of the parallel search for distinct values.
-const TASK: usize = 1 << 14;
+/// Values that are added between two checks whether any thread has found too many.
+const VALUES_PER_CHECK: usize = 1 << 14;
 
-/// Smallest number of tasks per thread: some 100 µs, the time to wake a thread pool and to wait
+/// Checks per task of the parallel search: some 100 µs, the time to wake a thread pool and to wait
 /// for it. Fewer than 2¹⁹ values are not shared among threads.
-const TOGETHER: usize = (1 << 18) / TASK + 1;
+const CHECKS_PER_TASK: usize = (1 << 18) / VALUES_PER_CHECK + 1;
 
 /// First slot of the search for a key.
 #[inline]
@@ -39,14 +39,20 @@ impl ValueSet {
     pub(crate) fn of<T: Scalar>(values: &[T]) -> Self {
         let many = AtomicBool::new(false);
         let add = |set: &mut Self, range: Range<usize>| {
-            for values in values[range].chunks(TASK) {
+            for values in values[range].chunks(VALUES_PER_CHECK) {
                 if !many.load(Relaxed) {
                     set.add(values);
                     many.fetch_or(set.is_full(), Relaxed);
                 }
             }
         };
-        parallel::fold(values.len(), TASK * TOGETHER, Self::default, add, Self::merge)
+        parallel::fold(
+            values.len(),
+            VALUES_PER_CHECK * CHECKS_PER_TASK,
+            Self::default,
+            add,
+            Self::merge,
+        )
     }
 
     /// The set with this table of `keys` keys. A key is never zero; `zero` is true if zero is a

@@ -40,8 +40,9 @@ fn counting_stops_past_the_limit() {
 
 #[test]
 fn threads_find_what_one_finds() {
-    let mut values: Vec<f64> =
-        (0..4 * TOGETHER * TASK).map(|i| (i / (TOGETHER * TASK) * 50 + i % 50) as f64).collect();
+    let mut values: Vec<f64> = (0..4 * CHECKS_PER_TASK * VALUES_PER_CHECK)
+        .map(|i| (i / (CHECKS_PER_TASK * VALUES_PER_CHECK) * 50 + i % 50) as f64)
+        .collect();
     assert_eq!(ValueSet::of(&values).count(), Some(200));
     let last = values.len() - 1;
     for new in 0..DICTIONARY - 200 {
@@ -49,7 +50,7 @@ fn threads_find_what_one_finds() {
     }
     let set = ValueSet::of(&values);
     assert_eq!((set.count(), set.values::<f64>().len()), (Some(DICTIONARY), DICTIONARY));
-    values[TASK] = -1.0;
+    values[VALUES_PER_CHECK] = -1.0;
     assert_eq!(ValueSet::of(&values).count(), None);
 }
 

@@ -2,10 +2,11 @@
 //! Garland, SC'16). A chunk of empty rows thus costs no more than one of entries.
 
 use crate::Error;
+use crate::device::cpu::last_at_most;
 use crate::memory::collected;
 
 /// Number of chunks of `chunk` entries and row ends.
-pub(crate) fn chunks(nrows: u64, nnz: u64, chunk: u64) -> u64 {
+pub(crate) fn chunk_count(nrows: u64, nnz: u64, chunk: u64) -> u64 {
     (nrows + nnz).div_ceil(chunk)
 }
 
@@ -16,16 +17,9 @@ pub(crate) fn chunks(nrows: u64, nnz: u64, chunk: u64) -> u64 {
 /// [`Error::HostMemory`].
 pub(crate) fn chunk_rows(row_ptr: &[usize], chunk: u64) -> Result<Vec<u32>, Error> {
     let nrows = row_ptr.len() - 1;
-    let chunks = chunks(nrows as u64, row_ptr[nrows] as u64, chunk) as usize;
-    let rows_ended = |before: usize| {
-        let (mut ended, mut beyond) = (0, nrows + 1);
-        while beyond - ended > 1 {
-            let row = usize::midpoint(ended, beyond);
-            if row_ptr[row] + row <= before { ended = row } else { beyond = row }
-        }
-        ended as u32
-    };
-    collected(chunks + 1, |i| rows_ended(i * chunk as usize))
+    let chunks = chunk_count(nrows as u64, row_ptr[nrows] as u64, chunk) as usize;
+    let rows_ended = |before| last_at_most(0..nrows + 1, before, |row| row_ptr[row] + row);
+    collected(chunks + 1, |i| rows_ended(i * chunk as usize) as u32)
 }
 
 #[cfg(test)]

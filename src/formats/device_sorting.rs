@@ -10,8 +10,8 @@ use crate::device::{BLOCK, Buffer, Launch, Ptr, WorkingMemory};
 /// Kernel file.
 pub(crate) const SORT: &str = "sort_rows";
 
-/// Rows that a block sorts if windows are small.
-const TOGETHER: usize = 1024;
+/// Rows that a block sorts if windows are small: those of all windows that fit.
+const SMALL_SORT_ROWS: usize = 1024;
 
 /// Rows per block for sorting larger windows.
 const BLOCK_ROWS: usize = DIGIT_ROUNDS * BLOCK as usize;
@@ -19,7 +19,7 @@ const BLOCK_ROWS: usize = DIGIT_ROUNDS * BLOCK as usize;
 /// A key consists of a length, and of a position in a window or, with several windows, of up to
 /// one bit more.
 const _: () = assert!(SORTED.ilog2() + LENGTH_BITS < u32::BITS);
-const _: () = assert!(TOGETHER.ilog2() < SORTED.ilog2());
+const _: () = assert!(SMALL_SORT_ROWS.ilog2() < SORTED.ilog2());
 
 /// Rows in GPU memory that are to be sorted.
 pub(crate) struct RowSort<'a> {
@@ -51,7 +51,7 @@ impl RowSort<'_> {
 
     /// Sorts windows that fit a block.
     fn by_blocks(&self, sigma: usize, perm: &Buffer<u32>) -> Result<(), Error> {
-        let windows = (TOGETHER / sigma).max(1);
+        let windows = (SMALL_SORT_ROWS / sigma).max(1);
         let (size, bits) =
             ((windows * sigma).next_power_of_two(), sigma.next_power_of_two().ilog2());
         // There are fewer than 2³² rows.

@@ -3,13 +3,14 @@
 //! so the encoding is lossless: `0` and `-0` differ, and so do NaNs with different payloads.
 
 use crate::analysis::value_set::{DICTIONARY, VALUE_SLOTS, ValueSet, hash};
-use crate::device::Buffer;
 use crate::device::cpu::Output;
+use crate::device::{Buffer, Gpu, Ptr};
 use crate::formats::ValueArrays;
 use crate::memory::try_zeroed;
 use crate::parallel::map_each;
 use crate::{Error, Precision, Scalar};
 use bytemuck::Zeroable;
+use std::fmt::{self, Display};
 
 /// Bytes that can be read behind the last value of a packed matrix: the rest of a vector.
 const SLACK: usize = 64;
@@ -25,6 +26,24 @@ pub enum ValueEncoding {
     /// In a narrower precision if it holds all of them exactly, otherwise in the matrix's own type.
     /// Products are computed in the matrix's own type.
     Narrow(Precision),
+}
+
+impl ValueEncoding {
+    /// Values of the argument `values` of a plan.
+    pub(crate) const WORDS: &'static [(&'static str, Self)] = &[
+        ("plain", Self::Plain),
+        ("packed", Self::Packed),
+        ("bf16", Self::Narrow(Precision::Bf16)),
+        ("f16", Self::Narrow(Precision::F16)),
+        ("f32", Self::Narrow(Precision::F32)),
+    ];
+}
+
+impl Display for ValueEncoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = Self::WORDS.iter().find(|word| word.1 == *self);
+        f.write_str(word.expect("every encoding is listed").0)
+    }
 }
 
 /// Encoder of the values of a matrix.
@@ -229,6 +248,36 @@ pub(crate) fn coded<T: Scalar>(values: &[T], room: usize) -> Option<(Vec<u8>, Ve
     let mut dictionary = coder.into_dictionary();
     dictionary.resize(room, T::ZERO);
     Some((codes, dictionary))
+}
+
+impl<T: Scalar> DeviceValues<T> {
+    /// Copies the values to a GPU.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GpuMemory`].
+    pub(crate) fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
+        Ok(map_array!(stored, array => gpu.upload(array)?))
+    }
+
+    /// Copies the values from the GPU.
+    ///
+    /// # Errors
+    ///
+    /// Errors of copying from the GPU.
+    pub(crate) fn to_host(&self) -> Result<Stored<T>, Error> {
+        Ok(map_array!(self, array => array.to_vec()?))
+    }
+
+    /// Address of the values; null if they take no bytes.
+    pub(crate) fn ptr(&self) -> Ptr<u8> {
+        map_array!(self, array => array.ptr().cast()).array().unwrap_or(Ptr::NULL)
+    }
+
+    /// Bytes of the values.
+    pub(crate) fn bytes(&self) -> u64 {
+        map_array!(self, array => array.bytes()).array().unwrap_or(0)
+    }
 }
 
 impl<T: Scalar> Stored<T> {

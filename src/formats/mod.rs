@@ -38,7 +38,7 @@ mod values;
 mod work;
 
 pub(crate) use access::Access;
-pub(crate) use chunks::{chunk_rows, chunks};
+pub(crate) use chunks::{chunk_count, chunk_rows};
 #[doc(hidden)]
 pub use costs::{Costs, KernelCosts};
 pub(crate) use device_vectors::{DeviceVectors, UnitKernels};
@@ -114,11 +114,12 @@ pub(crate) trait Format: 'static {
     /// [`Format::estimate_bounds`].
     fn work(plan: &Self::Plan, analysis: &Analysis, scalar: ScalarKind) -> Work;
 
-    /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
-    fn kernel(plan: &Self::Plan, on: Target) -> &'static str;
+    /// Cost key of the plan on `on`: that of its coefficients in a profile.
+    fn cost_key(plan: &Self::Plan, on: Target) -> &'static str;
 
-    /// Fallback kernels of a kernel of the format that was not measured, the nearest first.
-    fn fallback_kernels(_kernel: &str) -> Vec<String> {
+    /// Cost keys of the fallback kernels of one of the format that was not measured, the nearest
+    /// first.
+    fn fallback_cost_keys(_key: &str) -> Vec<String> {
         Vec::new()
     }
 
@@ -158,7 +159,7 @@ pub(crate) trait Format: 'static {
     /// Kernels, by module and name, that a matrix of `bytes` bytes under the plan is expected to
     /// need on a GPU. Those that are not compiled yet are compiled in parallel, during packing.
     /// Other kernels are compiled at their first use.
-    fn kernels<T: Scalar>(
+    fn gpu_kernels<T: Scalar>(
         _: &Self::Plan,
         _: &Analysis,
         _bytes: u64,

@@ -45,18 +45,18 @@ macro_rules! registry {
                 match self { $(Self::$Format(_) => FormatKind::$Format),+ }
             }
 
-            /// Kernel that runs the plan on `on`: the key of its coefficients in a profile.
+            /// Cost key of the plan on `on`: that of its coefficients in a profile.
             #[doc(hidden)]
-            pub fn kernel(&self, on: Target) -> &'static str {
-                match self { $(Self::$Format(plan) => $module::$Format::kernel(plan, on)),+ }
+            pub fn cost_key(&self, on: Target) -> &'static str {
+                match self { $(Self::$Format(plan) => $module::$Format::cost_key(plan, on)),+ }
             }
 
-            /// Fallback kernels of a kernel that was not measured, the nearest first. The name of a
-            /// kernel begins with that of its format.
+            /// Cost keys of the fallback kernels of one that was not measured, the nearest first. A
+            /// cost key begins with the name of its format.
             #[doc(hidden)]
-            pub fn fallback_kernels(kernel: &str) -> Vec<String> {
-                match kernel.split('.').next() {
-                    $(Some(stringify!($module)) => $module::$Format::fallback_kernels(kernel),)+
+            pub fn fallback_cost_keys(key: &str) -> Vec<String> {
+                match key.split('.').next() {
+                    $(Some(stringify!($module)) => $module::$Format::fallback_cost_keys(key),)+
                     _ => Vec::new(),
                 }
             }
@@ -89,7 +89,7 @@ macro_rules! registry {
             }
 
             /// Kernels that a matrix of `bytes` bytes is expected to need on a GPU.
-            pub(crate) fn kernels<T: Scalar>(
+            pub(crate) fn gpu_kernels<T: Scalar>(
                 &self,
                 analysis: &Analysis,
                 bytes: u64,
@@ -97,7 +97,7 @@ macro_rules! registry {
             ) -> Vec<(Module, String)> {
                 match self {
                     $(Self::$Format(plan) => {
-                        $module::$Format::kernels::<T>(plan, analysis, bytes, gpu)
+                        $module::$Format::gpu_kernels::<T>(plan, analysis, bytes, gpu)
                     }),+
                 }
             }

@@ -50,8 +50,8 @@ impl Sectors {
     }
 }
 
-/// Sectors, or slots, that a thread processes at a time.
-const TOGETHER: usize = 1 << 12;
+/// Sectors, or slots, of a task.
+const ITEMS_PER_TASK: usize = 1 << 12;
 
 /// Returns the sectors and the entries of their slots, for entries with the given slots.
 ///
@@ -59,7 +59,7 @@ const TOGETHER: usize = 1 << 12;
 ///
 /// [`Error::HostMemory`].
 fn by_sector(slots: &[u32]) -> Result<(Vec<u32>, Vec<u32>), Error> {
-    let last = parallel::map_ranges(slots.len(), TOGETHER, |range| slots[range].iter().max());
+    let last = parallel::map_ranges(slots.len(), ITEMS_PER_TASK, |range| slots[range].iter().max());
     let end = last.into_iter().flatten().max().map_or(0, |&last| last as usize + 1);
     let mut entries = filled(end.next_multiple_of(SECTOR), NONE)?;
     let out = Output::new(&mut entries);
@@ -73,13 +73,13 @@ fn by_sector(slots: &[u32]) -> Result<(Vec<u32>, Vec<u32>), Error> {
         let first = entries[sector * SECTOR..][..SECTOR].iter().copied().min();
         first.filter(|&first| first != NONE).map(|first| (first, sector as u32))
     };
-    let sectors = parallel::map_ranges(entries.len() / SECTOR, TOGETHER, |sectors| {
+    let sectors = parallel::map_ranges(entries.len() / SECTOR, ITEMS_PER_TASK, |sectors| {
         sectors.filter_map(first).collect::<Vec<_>>()
     });
     let mut sectors = joined(&sectors)?;
     sectors.par_sort_unstable();
     let mut from = filled(sectors.len() * SECTOR, NONE)?;
-    let tasks = from.chunks_mut(SECTOR * TOGETHER).zip(sectors.chunks(TOGETHER));
+    let tasks = from.chunks_mut(SECTOR * ITEMS_PER_TASK).zip(sectors.chunks(ITEMS_PER_TASK));
     parallel::for_each_item(tasks, |(from, sectors)| {
         for (from, &(_, sector)) in from.chunks_mut(SECTOR).zip(sectors) {
             from.copy_from_slice(&entries[sector as usize * SECTOR..][..SECTOR]);

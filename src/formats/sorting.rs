@@ -10,9 +10,9 @@ use std::ops::{Range, RangeInclusive};
 /// for a counter.
 const NARROW: u32 = 4;
 
-/// Smallest number of rows that a thread sorts: some 100 µs, the time to wake a thread pool and to
+/// Least number of rows that a task sorts: some 100 µs, the time to wake a thread pool and to
 /// wait for it.
-const TOGETHER: usize = 1 << 16;
+const ROWS_PER_TASK: usize = 1 << 16;
 
 /// Sorts the rows by descending length within windows of `sigma`; equal lengths keep their order.
 ///
@@ -44,7 +44,7 @@ pub(crate) fn sorted_in_windows(
         }
         Ok(())
     };
-    let size = sigma * (TOGETHER / sigma).max(1);
+    let size = sigma * (ROWS_PER_TASK / sigma).max(1);
     parallel::try_for_each_item(perm.chunks_mut(size).enumerate(), |(i, windows)| {
         let mut windows = windows.chunks_mut(sigma).enumerate();
         spare.with(|lengths| {

@@ -5,12 +5,12 @@ use crate::analysis::{Analysis, Distinct};
 use crate::device::{Buffer, Ptr};
 use crate::{Error, Scalar, parallel};
 
-/// Suffix of the names of kernels for one value of all entries.
+/// Suffix of the cost keys of kernels for one value of all entries.
 const SAME: &str = ".same";
 
-/// Fallback kernel of one for a single value: that for stored values.
-pub(crate) fn without_same(kernel: &str) -> Vec<String> {
-    kernel.strip_suffix(SAME).map(str::to_owned).into_iter().collect()
+/// Cost key of the fallback kernel of one for a single value: that for stored values.
+pub(crate) fn without_same(key: &str) -> Vec<String> {
+    key.strip_suffix(SAME).map(str::to_owned).into_iter().collect()
 }
 
 /// Values of a packed matrix, in host or GPU memory.

@@ -4,8 +4,8 @@ use super::CsrView;
 use crate::{Scalar, parallel};
 use std::ops::Range;
 
-/// Rows that a thread checks at a time.
-const TOGETHER: usize = 1 << 10;
+/// Rows that a task checks.
+const ROWS_PER_TASK: usize = 1 << 10;
 
 /// Row offsets and columns of a checked matrix. What depends on them alone is compiled once, not
 /// once for each type of values.
@@ -61,6 +61,8 @@ impl<'a> CsrColumns<'a> {
 
     /// True if the columns of every row are in order, equal ones allowed.
     pub(crate) fn are_sorted(self) -> bool {
-        parallel::all(self.nrows(), TOGETHER, |mut rows| rows.all(|row| self.row(row).is_sorted()))
+        parallel::all(self.nrows(), ROWS_PER_TASK, |mut rows| {
+            rows.all(|row| self.row(row).is_sorted())
+        })
     }
 }

@@ -359,9 +359,9 @@ const TASK: usize = if cfg!(miri) { 1 << 6 } else { 1 << 16 };
 
 /// True if all ranges of the numbers below `len` are right. Many are shared among threads.
 fn in_tasks(len: usize, is_right: &(dyn Fn(Range<usize>) -> bool + Sync)) -> bool {
-    /// Numbers below which one thread takes less time than waking the others.
-    const SHARED: usize = 8 * TASK;
-    if len < SHARED { is_right(0..len) } else { parallel::all(len, TASK, is_right) }
+    /// Numbers from which on several threads are worth waking.
+    const PARALLEL_MIN: usize = 8 * TASK;
+    if len < PARALLEL_MIN { is_right(0..len) } else { parallel::all(len, TASK, is_right) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! SpMV, plain and with axpby epilogue.
 
 use super::SparseOp;
-use super::stage::StagingBuffers;
+use super::staging::StagingBuffers;
 use crate::device::{DeviceVec, Factor, Gpu, Ptr, Queue, Scaling, Stream};
 use crate::formats::ResidentMatrix;
 use crate::trace::{Entered, span};
@@ -53,8 +53,8 @@ impl<T: Scalar> SparseOp<T> {
         };
         let _span = self.product_span(1);
         self.staged(*gpu, x, y, false, |queue, x, y| {
-            // SAFETY: the vectors have the lengths of the matrix's sides and live until the stage
-            // has waited.
+            // SAFETY: the vectors have the lengths of the matrix's sides and live until
+            // `StagingBuffers::run` has waited.
             unsafe { matrix.spmv(queue, x, y) }
         })
     }
@@ -203,12 +203,12 @@ impl<T: Scalar> SparseOp<T> {
         read: bool,
         product: impl FnOnce(&Queue, Ptr<T>, Ptr<T>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let free = self.stages.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut stage =
+        let free = self.staging.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut staging =
             free.map_or_else(|| StagingBuffers::new(gpu, self.nrows, self.ncols), Ok)?;
         // After an error the staging buffers are not reused.
-        stage.run(x, y, read, product)?;
-        self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
+        staging.run(x, y, read, product)?;
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use super::prepare::Prepared;
 use super::spmm::SpmmPackings;
 use super::transpose::Transposition;
 use super::{SparseOp, SparseOpBuilder, Tuning};
-use crate::analysis::{Analysis, SHARED};
+use crate::analysis::{Analysis, PARALLEL_MIN};
 use crate::device::{CsrSource, Device};
 use crate::formats::{self, PackSource, Scaler, Updater};
 use crate::matrix::{CsrCow, CsrView};
@@ -81,7 +81,7 @@ impl SparseOpBuilder {
             Tuning::Fixed(plan) => plan.properties().packs_on_device,
             _ => true,
         };
-        if a.nnz() < SHARED || !packs_on_device || self.device == Some(Device::Cpu) {
+        if a.nnz() < PARALLEL_MIN || !packs_on_device || self.device == Some(Device::Cpu) {
             return (analyze(), None);
         }
         let Device::Cuda(gpu) = self.device.clone().unwrap_or_else(Device::auto) else {
@@ -89,8 +89,8 @@ impl SparseOpBuilder {
         };
         let copy = || {
             let bytes = PackSource::from(a).csr_bytes();
-            let room = gpu.free_memory().ok()?.min(self.memory_limit.unwrap_or(u64::MAX));
-            if bytes as u64 > room / COPY_SHARE {
+            let available = gpu.free_memory().ok()?.min(self.memory_limit.unwrap_or(u64::MAX));
+            if bytes as u64 > available / COPY_SHARE {
                 return None;
             }
             let _span = span!(DEBUG, "upload", bytes = bytes, device = display(gpu));
@@ -155,8 +155,8 @@ impl SparseOpBuilder {
             built => return built,
         };
         // Profiles of GPUs do not apply to the CPU.
-        let of_cpu = |given: &ProfileSource| {
-            given.profile().is_ok_and(|profile| profile.device.gpu.is_none())
+        let of_cpu = |source: &ProfileSource| {
+            source.profile().is_ok_and(|profile| profile.device.gpu.is_none())
         };
         let profile = self.profile.clone().filter(of_cpu);
         let mut op = Self { profile, ..self.clone() }.build_on(Device::Cpu, a.into(), analysis)?;
@@ -240,7 +240,7 @@ impl SparseOpBuilder {
             scaler: Scaler::new(source.nrows()),
             updater: updater.transpose()?,
             updated_by_graphs: false,
-            stages: Mutex::default(),
+            staging: Mutex::default(),
             rows: analysis.rows.clone(),
             inserted: 0,
             structure: analysis.structure.clone(),

@@ -17,8 +17,6 @@ use crate::tuning::select;
 use crate::tuning::stopwatch::{WallClock, timed, unix_seconds};
 use crate::tuning::store::{DecisionKey, Miss, STORE_VARIABLE, Store, StoredDecision};
 use crate::{Error, Scalar, ScalarKind};
-use once_cell::sync::OnceCell;
-use std::sync::{Mutex, PoisonError};
 use tracing::field::display;
 
 /// A packed matrix, the decision for its plan, and the time of the preparation.
@@ -88,7 +86,7 @@ impl SparseOpBuilder {
             let same = decision.candidates.iter().find(|c| c.plan == *plan);
             same.map_or_else(|| source.csr_bytes() as u64, |c| c.work.matrix_bytes)
         };
-        let kernels = |plan: &&Plan| plan.kernels::<T>(analysis, bytes(plan), gpu);
+        let kernels = |plan: &&Plan| plan.gpu_kernels::<T>(analysis, bytes(plan), gpu);
         let mut all: Vec<_> = plans.iter().flat_map(kernels).collect();
         all.extend(is_checked.then(|| ("gate".into(), "gate_wait".to_owned())));
         // For the next matrix, if the host has analysed this one.
@@ -273,7 +271,7 @@ impl StoreEntry {
         match found {
             Ok(StoredDecision { timing_run, when, .. }) => {
                 let age = unix_seconds().saturating_sub(when);
-                decision.settle(Basis::Remembered { timing_run, age }, analysis, spec);
+                decision.settle(Basis::Stored { timing_run, age }, analysis, spec);
             }
             Err(miss) => decision.store = Some(miss.to_string()),
         }
@@ -302,28 +300,5 @@ impl<T: Scalar> Prepared<T> {
             matrix,
             preparation: Preparation { analyze: 0.0, select, check, pack, upload },
         }
-    }
-}
-
-/// Value of a cell, made at the first use. Threads outside of rayon make it one at a time, holding
-/// `making`. A thread of a rayon pool may run other tasks of the pool while it makes the value,
-/// which may need it as well. It does not hold the lock: if two threads make a value, the first one
-/// is kept.
-pub(super) fn get_or_make<'a, V>(
-    cell: &'a OnceCell<V>,
-    making: &Mutex<()>,
-    make: impl FnOnce() -> Result<V, Error>,
-) -> Result<&'a V, Error> {
-    if let Some(made) = cell.get() {
-        return Ok(made);
-    }
-    let alone = rayon::current_thread_index().is_none();
-    let _lock = alone.then(|| making.lock().unwrap_or_else(PoisonError::into_inner));
-    if let Some(made) = cell.get() {
-        return Ok(made);
-    }
-    match make() {
-        Ok(made) => Ok(cell.get_or_init(|| made)),
-        Err(error) => cell.get().ok_or(error),
     }
 }

@@ -1,7 +1,7 @@
 //! SpMM: products with several vectors.
 
-use super::prepare::get_or_make;
-use super::stage::StagingBuffers;
+use super::lazy::get_or_make;
+use super::staging::StagingBuffers;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
@@ -32,7 +32,7 @@ struct SpmmPacking<T: Scalar> {
     data: formats::SpmmData<T>,
     /// Staging buffers of products with vectors in host memory on a GPU, all for the same number of
     /// vectors.
-    stages: Mutex<Vec<StagingBuffers<T>>>,
+    staging: Mutex<Vec<StagingBuffers<T>>>,
     /// Epilogues of the latest numbers of elements, the latest last.
     scalers: Mutex<Vec<Arc<Scaler<T>>>>,
 }
@@ -71,7 +71,7 @@ impl<T: Scalar> SpmmPackings<T> {
 
 impl<T: Scalar> SpmmPacking<T> {
     fn new(second: Option<SecondPacking<T>>, data: formats::SpmmData<T>) -> Self {
-        Self { second, data, stages: Mutex::default(), scalers: Mutex::default() }
+        Self { second, data, staging: Mutex::default(), scalers: Mutex::default() }
     }
 
     fn bytes(&self) -> u64 {
@@ -199,9 +199,9 @@ impl<T: Scalar> SparseOp<T> {
             }
             Device::Cuda(gpu) => {
                 let by = Scaling { alpha: alpha.into(), beta: beta.into() };
-                let mut stage = spmm_packing.stage(*gpu, x.len(), y.len())?;
-                stage.run(x, y, beta != T::ZERO, |queue, x, y| {
-                    // SAFETY: the stage's memory has these lengths, and outlives the product.
+                let mut staging = spmm_packing.staging_buffers(*gpu, x.len(), y.len())?;
+                staging.run(x, y, beta != T::ZERO, |queue, x, y| {
+                    // SAFETY: the staging buffers have these lengths, and outlive the product.
                     unsafe {
                         let multiply =
                             |y| matrix.enqueue_spmm_at(&spmm_packing.data, queue, shape, x, y);
@@ -214,7 +214,7 @@ impl<T: Scalar> SparseOp<T> {
                         }
                     }
                 })?;
-                spmm_packing.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
+                spmm_packing.staging.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
                 Ok(())
             }
         }
@@ -369,13 +369,13 @@ impl<T: Scalar> SparseOp<T> {
 impl<T: Scalar> SpmmPacking<T> {
     /// Staging buffers for vectors of these lengths; those for other numbers of vectors are
     /// dropped.
-    fn stage(&self, gpu: Gpu, x: usize, y: usize) -> Result<StagingBuffers<T>, Error> {
-        let mut stages = self.stages.lock().unwrap_or_else(PoisonError::into_inner);
-        stages.retain(|stage| stage.fits(x, y));
-        match stages.pop() {
-            Some(stage) => Ok(stage),
+    fn staging_buffers(&self, gpu: Gpu, x: usize, y: usize) -> Result<StagingBuffers<T>, Error> {
+        let mut all = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|staging| staging.fits(x, y));
+        match all.pop() {
+            Some(staging) => Ok(staging),
             None => {
-                drop(stages);
+                drop(all);
                 StagingBuffers::new(gpu, y, x)
             }
         }

@@ -1,6 +1,6 @@
 //! The operator and its builder.
 
-use super::prepare::get_or_make;
+use super::lazy::get_or_make;
 use super::*;
 use crate::Multivector;
 use crate::testing::{Oracle, chapter, x_vector};

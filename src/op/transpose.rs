@@ -1,7 +1,7 @@
 //! Products with the transposed matrix, by an operator of its own, created at the first use or, if
 //! requested, with the operator.
 
-use super::prepare::get_or_make;
+use super::lazy::get_or_make;
 use super::{SparseOp, SparseOpBuilder};
 use crate::device::{Device, DeviceVec, Stream};
 use crate::formats::Layout;

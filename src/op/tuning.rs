@@ -9,9 +9,9 @@ pub enum Tuning {
     /// Prediction by the cost model and a profile. Nothing is timed: the same matrix, profile and
     /// settings give the same plan.
     Predict,
-    /// Prediction, checked on the matrix itself with at most 30 products and 2 % of the expected
-    /// ones ([`expected_calls`](crate::SparseOpBuilder::expected_calls)), of which it takes at most
-    /// a tenth: the kernels of plain CSR with the least predicted times are timed, another plan is
+    /// Prediction, checked on the matrix itself with at most 30 products plus 2 % of the
+    /// [`expected_calls`](crate::SparseOpBuilder::expected_calls), and never more than 10 % of
+    /// them: the kernels of plain CSR with the least predicted times are timed, another plan is
     /// packed if its expected improvement pays for it, and the fastest stays.
     ///
     /// As [`Predict`](Self::Predict) if fewer than 120 products are expected, for a matrix of fewer

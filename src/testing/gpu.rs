@@ -50,7 +50,7 @@ fn expected_kernels_are_those_that_are_loaded() {
         let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
         let analysis = Analysis::of(a.view());
         let bytes = plan.work(&analysis, f64::KIND).matrix_bytes;
-        let kernels = plan.kernels::<f64>(&analysis, bytes, *gpu);
+        let kernels = plan.gpu_kernels::<f64>(&analysis, bytes, *gpu);
         assert!(kernels.len() > 1, "{plan}");
         operator(&Device::Cuda(*gpu), &plan, &a);
         expected.extend(kernels);

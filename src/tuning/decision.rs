@@ -169,7 +169,7 @@ impl Decision {
         match &self.basis {
             Basis::Checked { timing_run, .. }
             | Basis::Timed(timing_run)
-            | Basis::Remembered { timing_run, .. } => Some(timing_run),
+            | Basis::Stored { timing_run, .. } => Some(timing_run),
             Basis::Predicted | Basis::Unpaid { .. } => None,
         }
     }
@@ -206,7 +206,7 @@ pub enum Basis {
     /// A timing run.
     Timed(TimingRun),
     /// A stored result of an earlier timing run.
-    Remembered {
+    Stored {
         /// The earlier timing run.
         timing_run: TimingRun,
         /// Age, in seconds.

@@ -239,12 +239,8 @@ impl Explanation<'_> {
                 write_check(f, timing_run, *products, *limit)?;
             }
             Basis::Timed(timing_run) => write_timing_run(f, "", timing_run)?,
-            Basis::Remembered { timing_run, age } => {
-                write_timing_run(
-                    f,
-                    &format!("none, remembered from {} ago: ", days(*age)),
-                    timing_run,
-                )?;
+            Basis::Stored { timing_run, age } => {
+                write_timing_run(f, &format!("none, stored {} ago: ", days(*age)), timing_run)?;
             }
         }
         match &self.decision.store {

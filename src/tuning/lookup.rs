@@ -329,7 +329,7 @@ impl UserProfiles {
 /// Kernel of the plan that every matrix has and that every memory limit admits. A profile without
 /// it is unusable.
 fn plain_kernel(on: Target) -> &'static str {
-    Plan::Csr(csr::CsrPlan::Scalar).kernel(on)
+    Plan::Csr(csr::CsrPlan::Scalar).cost_key(on)
 }
 
 /// Sort key of profiles for a device, best first: named profiles, then the fit, profiles of old

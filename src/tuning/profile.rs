@@ -289,8 +289,8 @@ impl Profile {
     ) -> Option<(&str, &Coefficients)> {
         let kernels = self.coefficients.get(&scalar)?;
         let of = |name: &str| kernels.get_key_value(name);
-        let found =
-            of(kernel).or_else(|| Plan::fallback_kernels(kernel).iter().find_map(|name| of(name)));
+        let found = of(kernel)
+            .or_else(|| Plan::fallback_cost_keys(kernel).iter().find_map(|name| of(name)));
         found.map(|(name, coefficients)| (name.as_str(), coefficients))
     }
 
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn unmeasured_kernels_of_long_rows_fall_back_to_those_without() {
         let plan: Plan = "psell(sigma:512,split:64)".parse().unwrap();
-        let (whole, split) = ("psell.sorted", plan.kernel(Target::Gpu));
+        let (whole, split) = ("psell.sorted", plan.cost_key(Target::Gpu));
         assert_eq!(split, "psell.sorted.split");
         let of = |slot| Coefficients { slot, ..Coefficients::default() };
         let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
@@ -405,13 +405,13 @@ mod tests {
         let mut profile = (*Profile::builtin(&Device::Cpu)).clone();
         for (values, wide) in [("f16", "psell"), ("bf16,group:4", "psell.v4")] {
             let plan: Plan = format!("psell(sigma:1,values:{values})").parse().unwrap();
-            let own = plan.kernel(Target::Gpu);
+            let own = plan.cost_key(Target::Gpu);
             let split = plan
                 .to_string()
                 .replace(')', ",split:60)")
                 .parse::<Plan>()
                 .unwrap()
-                .kernel(Target::Gpu);
+                .cost_key(Target::Gpu);
             let wide_split = format!("{wide}.split");
             assert_eq!(split, format!("{own}.split"));
             let mut found = |kernels: &[&str], kernel: &str| {

@@ -272,9 +272,9 @@ pub fn fixed(
     Ok(decision(plan, true, vec![candidate], request, resolved, device))
 }
 
-/// The part with the largest excess of the loser over the winner.
+/// The term with the largest excess of the loser over the winner.
 fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
-    let parts = |c: &Candidate| {
+    let terms_of = |c: &Candidate| {
         let p = c.prediction.as_ref();
         let terms = p.map_or([0.0; Term::COUNT], |p| p.terms);
         let prepare = p.map_or(0.0, |p| p.prepare / calls.max(1) as f64);
@@ -289,7 +289,7 @@ fn cause(winner: &Candidate, loser: &Candidate, calls: u64) -> Cause {
         ];
         terms.chain(rest).collect::<Vec<_>>()
     };
-    let excess = parts(loser).into_iter().zip(parts(winner)).map(|(l, w)| (l.0, l.1 - w.1));
+    let excess = terms_of(loser).into_iter().zip(terms_of(winner)).map(|(l, w)| (l.0, l.1 - w.1));
     let most = excess.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Cause::Kernel, |most| most.0);
     match most {
         // The term may cost more without more work.
@@ -452,8 +452,8 @@ mod tests {
         let plans = Plan::candidates(&analysis, None, Target::Gpu);
         // A profile in which the kernels of such plans alone are the fastest.
         for plan in plans.iter().filter(|plan| on_request(plan)) {
-            let (kernel, fastest) = (plan.kernel(Target::Gpu), Coefficients::default());
-            assert!(plans.iter().all(|p| on_request(p) || p.kernel(Target::Gpu) != kernel));
+            let (kernel, fastest) = (plan.cost_key(Target::Gpu), Coefficients::default());
+            assert!(plans.iter().all(|p| on_request(p) || p.cost_key(Target::Gpu) != kernel));
             profile.coefficients.values_mut().for_each(|kernels| {
                 kernels.insert(kernel.to_owned(), fastest);
             });

@@ -16,12 +16,12 @@ impl Profile {
         let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
         let plans = examples.filter_map(|text| text.parse::<Plan>().ok());
         let unknown = plans.filter(|plan| {
-            let kernel = plan.kernel(on);
+            let kernel = plan.cost_key(on);
             self.coefficients(scalar, kernel).is_none()
                 && self.default_coefficients(scalar, plan, &Work::default()).is_none()
         });
         // Sorted, without duplicates.
-        inserted::<_, BTreeSet<_>>(unknown.map(|plan| plan.kernel(on))).into_iter().collect()
+        inserted::<_, BTreeSet<_>>(unknown.map(|plan| plan.cost_key(on))).into_iter().collect()
     }
 
     /// Coefficients of a plan whose kernel was not measured: its bytes at its share of the copy
@@ -34,7 +34,7 @@ impl Profile {
     ) -> Option<Coefficients> {
         let on = Target::of(&self.device);
         let bandwidth = plan.properties().bandwidth_share? * self.ceilings.copy_bandwidth?;
-        let plain = self.coefficients(scalar, Plan::Csr(csr::CsrPlan::Scalar).kernel(on))?;
+        let plain = self.coefficients(scalar, Plan::Csr(csr::CsrPlan::Scalar).cost_key(on))?;
         let slots = work.slots.saturating_add(work.outside).max(1);
         let slot = work.bytes() as f64 / slots as f64 * 1e9 / bandwidth;
         let Coefficients { call, wake_up, launch, pack_slot, pack_row, pack_call, .. } = *plain;
@@ -62,13 +62,13 @@ mod tests {
                 let on = Target::of(&profile.device);
                 let Some(share) = plan.properties().bandwidth_share else { continue };
                 let kernels = profile.coefficients.get_mut(&ScalarKind::F64).unwrap();
-                kernels.remove(plan.kernel(on));
+                kernels.remove(plan.cost_key(on));
                 let work = Work { matrix_bytes: 1_000_000, slots: 125_000, ..Work::default() };
                 let found = profile.default_coefficients(ScalarKind::F64, &plan, &work).unwrap();
                 let bandwidth = share * profile.ceilings.copy_bandwidth.unwrap();
                 let relative = found.slot * 125_000.0 / (1e6 * 1e9 / bandwidth);
                 assert!((relative - 1.0).abs() < 1e-9, "{plan} in {name}: {relative}");
-                assert!(!profile.missing_kernels(ScalarKind::F64).contains(&plan.kernel(on)));
+                assert!(!profile.missing_kernels(ScalarKind::F64).contains(&plan.cost_key(on)));
             }
         }
     }

@@ -73,7 +73,7 @@ impl<'a> Campaign<'a> {
         let op = self.calibrating.as_ref().map(calibrate);
         let op = op.and_then(|op| op.map_err(|error| note("calibrated", error.into())).ok());
         let before = self.before(Fingerprint::of(a.view()), &analysis, T::KIND);
-        let before = before.map_err(|error| note("remembered", error.into())).ok();
+        let before = before.map_err(|error| note("stored", error.into())).ok();
         let predicted = before.as_ref().map(|(prior, _)| &prior.predicted);
         let also: Vec<Plan> = predicted.iter().map(|decision| decision.plan.clone()).collect();
         let slow = predicted.zip(self.leave_out);
@@ -86,7 +86,7 @@ impl<'a> Campaign<'a> {
         let repeat = before.and_then(|(prior, key)| {
             let (repeat, kept) = self.decided(&trial, &prior, key)?;
             if let Err(error) = kept {
-                note("remembered", error.into());
+                note("stored", error.into());
             }
             repeat
         });
@@ -111,8 +111,8 @@ impl<'a> Campaign<'a> {
         let key = DecisionKey::new(structure, analysis, &spec, &predicted.request, None, false);
         // A damaged or outdated entry counts as none, and is replaced.
         let entry = self.store.as_ref().and_then(|store| store.find(&key, &spec).ok());
-        let remembered = entry.map(|entry| entry.timing_run.winner);
-        Ok((PriorDecisions { predicted, remembered }, key))
+        let stored = entry.map(|entry| entry.timing_run.winner);
+        Ok((PriorDecisions { predicted, stored }, key))
     }
 
     /// Agreement of the timing runs of a matrix, and the result of storing the last decision under

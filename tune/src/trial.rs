@@ -55,7 +55,7 @@ pub struct PriorDecisions {
     /// Decision by predictions.
     pub predicted: Decision,
     /// Decision of an earlier timing run, if it is in the store.
-    pub remembered: Option<Plan>,
+    pub stored: Option<Plan>,
 }
 
 impl Trial {
@@ -74,14 +74,14 @@ impl Trial {
         subject: Subject<'_>,
     ) -> Result<Self, Error> {
         /// Memory of the packed matrices of a group, in memory limits of one matrix.
-        const TOGETHER: u64 = 8;
+        const GROUP_MEMORY: u64 = 8;
         let (clock, device) = (WallClock::start(), subject.device);
         let on = Target::of(&device.spec());
         let available = device.memory()?;
         let limit = Request::new(analysis, T::KIND, available).memory_limit;
-        let together = match device {
-            Device::Cpu => limit.saturating_mul(TOGETHER),
-            _ => limit.saturating_mul(TOGETHER).min(available / 2),
+        let group_memory = match device {
+            Device::Cpu => limit.saturating_mul(GROUP_MEMORY),
+            _ => limit.saturating_mul(GROUP_MEMORY).min(available / 2),
         };
         let mut plans = Plan::candidates(analysis, None, on);
         plans.retain(|plan| !subject.left_out.contains(plan));
@@ -113,7 +113,7 @@ impl Trial {
             let mut bytes = 0;
             let fits = |(_, work): &&(Plan, Work)| {
                 bytes += work.matrix_bytes;
-                bytes <= together
+                bytes <= group_memory
             };
             let (group, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = later;
@@ -181,17 +181,17 @@ impl Trial {
     /// with a share of the preparation in every product. `None` if no plan can be chosen.
     pub fn decisions(&self, prior: &PriorDecisions) -> Option<Decisions> {
         let (mut fresh, mut successive) = (Vec::new(), Vec::new());
-        let mut remembered = prior.remembered.clone();
+        let mut stored = prior.stored.clone();
         for timing_run in 0..self.timing_runs.len() {
             let timings = self.timings(timing_run, prior.predicted.request.expected_calls);
-            let decide = |remembered: Option<&Plan>| {
-                let winner = timings.winner(&prior.predicted, remembered)?;
+            let decide = |stored: Option<&Plan>| {
+                let winner = timings.winner(&prior.predicted, stored)?;
                 Some(timings.runs[winner].plan.clone())
             };
             fresh.push(decide(None)?);
-            let decided = decide(remembered.as_ref())?;
+            let decided = decide(stored.as_ref())?;
             successive.push(decided.clone());
-            remembered = Some(decided);
+            stored = Some(decided);
         }
         Some(Decisions { fresh, successive })
     }
@@ -257,10 +257,10 @@ struct Timings<'a> {
 
 impl Timings<'_> {
     /// The winner.
-    fn winner(&self, predicted: &Decision, remembered: Option<&Plan>) -> Option<usize> {
+    fn winner(&self, predicted: &Decision, stored: Option<&Plan>) -> Option<usize> {
         let place = |plan: &Plan| self.runs.iter().position(|run| run.plan == *plan);
-        let baseline = match remembered.and_then(place) {
-            Some(place) => TimingBaseline::Remembered(place),
+        let baseline = match stored.and_then(place) {
+            Some(place) => TimingBaseline::Stored(place),
             // A plan that is not found has failed.
             None => TimingBaseline::Predicted(place(&predicted.plan).unwrap_or(self.runs.len())),
         };

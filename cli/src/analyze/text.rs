@@ -127,7 +127,7 @@ fn time_of(decision: &Decision, plan: &Plan) -> Option<(f64, &'static str)> {
     let candidate = decision.candidates.iter().find(|candidate| candidate.plan == *plan);
     let predicted = || Some(candidate?.prediction?.product() * 1e-9);
     let how = match decision.basis {
-        Basis::Remembered { .. } => "measured earlier",
+        Basis::Stored { .. } => "measured earlier",
         _ => "measured",
     };
     timed.map(|seconds| (seconds, how)).or(predicted().map(|s| (s, "predicted")))

@@ -90,6 +90,21 @@ pub(crate) fn first_at_least(
     low
 }
 
+/// Returns the last of the numbers `items` whose key is at most `target`, the first one if there is
+/// none. Keys ascend.
+pub(crate) fn last_at_most<K: PartialOrd>(
+    items: Range<usize>,
+    target: K,
+    key: impl Fn(usize) -> K,
+) -> usize {
+    let (mut last, mut end) = (items.start, items.end);
+    while end - last > 1 {
+        let middle = usize::midpoint(last, end);
+        if key(middle) <= target { last = middle } else { end = middle }
+    }
+    last
+}
+
 /// Runs `body(range)` for every task of a [`partition`], in parallel if there are several.
 pub(crate) fn for_each_task(tasks: &[usize], body: impl Fn(Range<usize>) + Sync) {
     for_each(tasks.len() - 1, &|i| body(tasks[i]..tasks[i + 1]));

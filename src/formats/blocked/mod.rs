@@ -100,7 +100,7 @@ impl Format for Blocked {
         "blocked(kib:256)",
     ];
     const PROBE: Option<FormatProbe> = Some(FormatProbe {
-        measure: Measure::After(|a, rows, structure, probes| {
+        measure: Measure::AfterStructure(|a, rows, structure, probes| {
             Blocking::new(a, rows, structure)?.into_iter().for_each(|found| probes.add(found));
             Ok(())
         }),
@@ -188,7 +188,7 @@ impl Format for Blocked {
         Ok(0.5..=8.0)
     }
 
-    fn kernel(plan: &BlockedPlan, _: Target) -> &'static str {
+    fn cost_key(plan: &BlockedPlan, _: Target) -> &'static str {
         match (plan.x, plan.packed) {
             (TileColumns::Windows, false) => "blocked",
             (TileColumns::Windows, true) => "blocked.same",
@@ -197,15 +197,15 @@ impl Format for Blocked {
         }
     }
 
-    fn fallback_kernels(kernel: &str) -> Vec<String> {
-        without_same(kernel)
+    fn fallback_cost_keys(key: &str) -> Vec<String> {
+        without_same(key)
     }
 
     fn pack<T: Scalar>(plan: &BlockedPlan, a: CsrView<'_, T>) -> Result<HostBlocked<T>, Error> {
         pack::pack(plan, a)
     }
 
-    fn kernels<T: Scalar>(
+    fn gpu_kernels<T: Scalar>(
         plan: &BlockedPlan,
         analysis: &Analysis,
         bytes: u64,

@@ -1,6 +1,7 @@
 //! Order of the entries of rows that are not sorted by column.
 
 use super::panel::Panel;
+use crate::device::cpu::last_at_most;
 use crate::matrix::{CsrColumns, CsrMatrix, CsrView};
 use crate::memory::{check_room, joined, try_copied, try_zeroed};
 use crate::parallel;
@@ -62,11 +63,7 @@ pub(super) fn tasks(row_ptr: &[usize], rows: Range<usize>) -> impl Iterator<Item
     std::iter::from_fn(move || {
         let work = |row: usize| row_ptr[row] + row;
         let limit = work(start) + TASK;
-        let (mut end, mut beyond) = (start, rows.end + 1);
-        while beyond - end > 1 {
-            let row = usize::midpoint(end, beyond);
-            if work(row) <= limit { end = row } else { beyond = row }
-        }
+        let end = last_at_most(start..rows.end + 1, limit, work);
         let task = start..end.max(start + 1);
         (start < rows.end).then(|| {
             start = task.end;

@@ -2,6 +2,7 @@
 
 use super::HostCsr;
 use crate::Scalar;
+use crate::device::cpu::last_at_most;
 use crate::formats::access::{Access, COMPACT};
 
 impl<T: Scalar> Access<T> for HostCsr<T> {
@@ -17,12 +18,8 @@ impl<T: Scalar> Access<T> for HostCsr<T> {
     fn position(&self, slot: usize) -> Option<(usize, u32)> {
         let col = *self.col_idx.get(slot)?;
         // Last row that begins at the slot or before it: empty rows begin where the next row does.
-        let (mut row, mut beyond) = (0, self.row_ptr.len() - 1);
-        while beyond - row > 1 {
-            let middle = usize::midpoint(row, beyond);
-            if self.row_ptr.get(middle) <= slot { row = middle } else { beyond = middle }
-        }
-        Some((row, col))
+        let rows = 0..self.row_ptr.len() - 1;
+        Some((last_at_most(rows, slot, |row| self.row_ptr.get(row)), col))
     }
 
     fn insert(&mut self, _: usize, _: u32, _: T) -> Result<(), &'static str> {

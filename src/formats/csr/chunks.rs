@@ -2,6 +2,8 @@
 
 use super::constants::RESERVE;
 use crate::analysis::{Analysis, GpuColumns, RowStats, Sampler};
+#[cfg(test)]
+use crate::device::cpu::last_at_most;
 use crate::device::{BLOCK, CsrSource};
 use crate::{Error, Scalar, ScalarKind, parallel};
 use std::ops::Range;
@@ -12,11 +14,11 @@ use std::ops::Range;
 /// `csr_balanced2` to `csr_balanced8` in `kernels/csr.cu`, and those of `kernels/csr_spmm.cu`.
 const RUNS: [(u64, u64); 3] = [(2, 0), (4, 1 << 17), (8, 300_000)];
 
-/// True if the columns are so contiguous that consecutive threads of a chunk better load
-/// consecutive entries (`STRIPED` in `kernels/csr_chunks.cuh`): at least half of the columns follow
-/// the one before. The exchange of products costs `f32`, whose lines hold twice as many, more than
-/// it saves unless rows are long. Measured on an H200 on 42 matrices: then 0.75 to 1.0 of the time,
-/// else 0.95 to 1.3.
+/// True if the columns are so contiguous that consecutive threads of a chunk should load
+/// consecutive entries (`STRIPED` in `kernels/csr_chunks.cuh`): more than half of the columns
+/// follow the one before. The exchange of products costs `f32`, whose lines hold twice as many,
+/// more than it saves unless rows are long. Measured on an H200 on 42 matrices: then 0.75 to 1.0 of
+/// the time, else 0.95 to 1.3.
 fn striped<T: Scalar>(a: Sampler<'_>) -> Result<bool, Error> {
     /// Number of sampled windows, approximately.
     const WINDOWS: usize = 64;
@@ -41,56 +43,56 @@ fn exchange_costs_more(scalar: ScalarKind, nrows: usize, nnz: usize) -> bool {
     scalar == ScalarKind::F32 && nnz < 100 * nrows
 }
 
-/// Chunks of a matrix on a GPU.
+/// Size of the chunks of a matrix on a GPU, and the order in which they are loaded.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Chunking {
-    pub(super) cutting: Cutting,
+pub(super) struct ChunkOptions {
+    pub(super) size: ChunkSize,
     /// True if consecutive threads load consecutive entries of a chunk.
     pub(super) striped: bool,
 }
 
-impl Chunking {
-    /// Chunks of a matrix with the given row offsets.
+impl ChunkOptions {
+    /// Options for a matrix with the given row offsets.
     ///
     /// # Errors
     ///
     /// Errors of a GPU that has the matrix in its memory.
     pub(super) fn of<T: Scalar>(a: Sampler<'_>, row_ptr: &[usize]) -> Result<Self, Error> {
-        Self::with_cutting::<T>(a, Cutting::of_rows(row_ptr))
+        Self::with_size::<T>(a, ChunkSize::of_rows(row_ptr))
     }
 
-    /// Chunks of a matrix in the memory of a GPU.
+    /// Options for a matrix in the memory of a GPU.
     ///
     /// # Errors
     ///
     /// Errors of the GPU.
     pub(super) fn of_source<T: Scalar>(source: &CsrSource<T>) -> Result<Self, Error> {
         let (nrows, nnz) = (source.nrows as u64, source.nnz() as u64);
-        let cutting = match Cutting::of_size(nrows, nnz) {
-            Some(cutting) => cutting,
+        let size = match ChunkSize::of_size(nrows, nnz) {
+            Some(size) => size,
             // There are few rows.
-            None => Cutting::of_rows(&source.row_ptr.to_vec()?),
+            None => ChunkSize::of_rows(&source.row_ptr.to_vec()?),
         };
-        Self::with_cutting::<T>(Sampler::Gpu(&GpuColumns::for_samples(source)?), cutting)
+        Self::with_size::<T>(Sampler::Gpu(&GpuColumns::for_samples(source)?), size)
     }
 
-    fn with_cutting<T: Scalar>(a: Sampler<'_>, cutting: Cutting) -> Result<Self, Error> {
-        let striped = cutting.is_largest() && striped::<T>(a)?;
-        Ok(Self { cutting, striped })
+    fn with_size<T: Scalar>(a: Sampler<'_>, size: ChunkSize) -> Result<Self, Error> {
+        let striped = size.is_largest() && striped::<T>(a)?;
+        Ok(Self { size, striped })
     }
 
-    /// Chunks that an analysed matrix is expected to have.
+    /// Options that an analysed matrix is expected to have.
     pub(super) fn expected(analysis: &Analysis, scalar: ScalarKind) -> Self {
-        let (rows, cutting) = (&analysis.rows, Cutting::of_analyzed(&analysis.rows));
+        let (rows, size) = (&analysis.rows, ChunkSize::of_analyzed(&analysis.rows));
         let costs_more = exchange_costs_more(scalar, rows.nrows, rows.nnz as usize);
-        let striped = cutting.is_largest() && !costs_more && analysis.structure.contiguous > 0.5;
-        Self { cutting, striped }
+        let striped = size.is_largest() && !costs_more && analysis.structure.contiguous > 0.5;
+        Self { size, striped }
     }
 }
 
-/// Partition of a matrix into chunks.
+/// Size of chunks: the distance of cuts, and the distance by which they may be moved.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cutting {
+pub(super) struct ChunkSize {
     /// Consecutive entries of a thread.
     run: u64,
     /// Entries plus row ends between two cuts.
@@ -100,32 +102,32 @@ pub(super) struct Cutting {
     max_move: u64,
 }
 
-impl Cutting {
-    /// Cutting of a matrix of this size with `longer(len)` entries in rows of more than `len`: the
+impl ChunkSize {
+    /// For a matrix of this size with `longer(len)` entries in rows of more than `len`: the
     /// smallest chunks for its size of which at most a tenth of the entries are in rows that may be
     /// cut.
     pub(super) fn of(nrows: u64, nnz: u64, longer: impl Fn(u64) -> u64) -> Self {
         let large_enough = RUNS.iter().rposition(|(_, least)| nrows + nnz >= *least).unwrap_or(0);
         let [.., (longest, _)] = RUNS;
-        let mut cuttings = RUNS[large_enough..].iter().map(|(run, _)| Self::with_run(*run));
+        let mut sizes = RUNS[large_enough..].iter().map(|(run, _)| Self::with_run(*run));
         // Whatever the rows, no chunks are larger than the largest.
-        let fits = |cutting: &Self| cutting.run == longest || longer(cutting.max_move) * 10 <= nnz;
-        cuttings.find(fits).unwrap_or(Self::with_run(longest))
+        let fits = |size: &Self| size.run == longest || longer(size.max_move) * 10 <= nnz;
+        sizes.find(fits).unwrap_or(Self::with_run(longest))
     }
 
-    /// Cutting of a matrix of this size, if its rows do not matter.
+    /// For a matrix of this size, if its rows do not matter.
     fn of_size(nrows: u64, nnz: u64) -> Option<Self> {
         let [.., (longest, least)] = RUNS;
         (nrows + nnz >= least).then_some(Self::with_run(longest))
     }
 
-    /// Cutting of a matrix with these row statistics.
+    /// For a matrix with these row statistics.
     pub(super) fn of_analyzed(rows: &RowStats) -> Self {
         let longer = |len| rows.nnz - rows.histogram.entries_up_to(len as u32);
         Self::of(rows.nrows as u64, rows.nnz, longer)
     }
 
-    /// Cutting of a matrix with the given row offsets.
+    /// For a matrix with the given row offsets.
     pub(super) fn of_rows(row_ptr: &[usize]) -> Self {
         /// Rows whose lengths a task sums.
         const TASK: usize = 1 << 14;
@@ -176,8 +178,8 @@ impl Cutting {
     }
 }
 
-/// Beginning of a chunk: with the entries of row `row` from number `chunk · spacing - row - moved`
-/// of all entries on. `Chunk` in `kernels/csr_chunks.cuh`.
+/// Beginning of a chunk: in row `row`, at number `chunk · spacing - row - moved` of all entries.
+/// `Chunk` in `kernels/csr_chunks.cuh`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub(super) struct Chunk {
@@ -198,18 +200,14 @@ pub(super) struct Chunk {
 /// that would leave only a few entries of its row behind is moved back, so that short rows are
 /// never cut.
 #[cfg(test)]
-pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
+pub(super) fn chunk_table(row_ptr: &[usize], size: ChunkSize) -> Vec<Chunk> {
     let nrows = row_ptr.len() - 1;
-    let (spacing, max_move) = (cutting.spacing as usize, cutting.max_move as usize);
+    let (spacing, max_move) = (size.spacing as usize, size.max_move as usize);
     // Entries and row ends before the entries of a row.
     let before = |row: usize| row_ptr[row] + row;
     let chunk = |number: usize| {
         let cut = (number * spacing).min(before(nrows));
-        let (mut row, mut beyond) = (0, nrows + 1);
-        while beyond - row > 1 {
-            let middle = usize::midpoint(row, beyond);
-            if before(middle) <= cut { row = middle } else { beyond = middle }
-        }
+        let row = last_at_most(0..nrows + 1, cut, before);
         let behind = cut - before(row);
         let (moved, first, last) = if behind <= max_move {
             (behind, number, number)
@@ -221,7 +219,7 @@ pub(super) fn chunks(row_ptr: &[usize], cutting: Cutting) -> Vec<Chunk> {
         // There are fewer than 2³² rows, and fewer chunks of any matrix that fits a machine.
         Chunk { row: row as u32, moved: moved as u32, first: first as u32, last: last as u32 }
     };
-    let count = cutting.count(nrows as u64, row_ptr[nrows] as u64) as usize;
+    let count = size.count(nrows as u64, row_ptr[nrows] as u64) as usize;
     (0..=count).map(chunk).collect()
 }
 
@@ -237,8 +235,8 @@ mod tests {
     use crate::matrix::CsrView;
     use proptest::prelude::*;
 
-    /// The smallest possible cutting: chunks of 60, and no cut is moved.
-    const MIN: Cutting = Cutting { run: 0, spacing: 60, max_move: 0 };
+    /// The smallest possible size: chunks of 60, and no cut is moved.
+    const MIN: ChunkSize = ChunkSize { run: 0, spacing: 60, max_move: 0 };
 
     fn offsets(lengths: &[usize]) -> Vec<usize> {
         let ends = lengths.iter().scan(0, |end, len| {
@@ -250,18 +248,18 @@ mod tests {
 
     #[test]
     fn chunks_by_hand() {
-        let cutting = Cutting::with_run(8);
+        let size = ChunkSize::with_run(8);
         let uncut = |row, moved, number| Chunk { row, moved, first: number, last: number };
-        assert_eq!(chunks(&[0], cutting), [uncut(0, 0, 0)], "no rows, no chunks");
+        assert_eq!(chunk_table(&[0], size), [uncut(0, 0, 0)], "no rows, no chunks");
         assert_eq!(
-            chunks(&[0; 5], cutting),
+            chunk_table(&[0; 5], size),
             [uncut(0, 0, 0), uncut(4, 0, 1)],
             "four row ends in one chunk"
         );
         // The first cut, at 1920, has 5 entries of the second row before it and is moved; the other
         // two cut it. The row and its end take the places 1915 to 6915.
         let row = |first, last| Chunk { row: 1, moved: 0, first, last };
-        let table = chunks(&offsets(&[1914, 5000, 0]), cutting);
+        let table = chunk_table(&offsets(&[1914, 5000, 0]), size);
         assert_eq!(table, [uncut(0, 0, 0), uncut(1, 5, 1), row(1, 3), row(1, 3), uncut(3, 0, 4)]);
         assert!(any_cut(&table) && !any_cut(&table[..2]));
     }
@@ -276,23 +274,23 @@ mod tests {
             let instance = format!("BALANCED(csr_balanced{run}_##SUFFIX, {run}, false, T, O)");
             assert!(spmv.contains(&instance));
             assert!(spmm.contains(&format!("SPMM(csr_spmm_chunks{run}_##SUFFIX, {run}, T, N, O)")));
-            assert_eq!(Cutting::of(0, least, |_| 0).run(), run);
+            assert_eq!(ChunkSize::of(0, least, |_| 0).run(), run);
         }
     }
 
     #[test]
     fn small_matrices_have_small_chunks_where_rows_are_short() {
         let run = |nnz, longest: u64| {
-            Cutting::of(0, nnz, |len| if longest > len { nnz } else { 0 }).run()
+            ChunkSize::of(0, nnz, |len| if longest > len { nnz } else { 0 }).run()
         };
         assert_eq!([50_000, 200_000, 5_000_000].map(|nnz| run(nnz, 20)), [2, 4, 8]);
         assert_eq!([20, 28, 29, 60, 61].map(|longest| run(50_000, longest)), [2, 2, 4, 4, 8]);
         let rows: Vec<usize> = (0..=1000).map(|row| row * 40).collect();
-        assert_eq!(Cutting::of_rows(&rows).run(), 4);
+        assert_eq!(ChunkSize::of_rows(&rows).run(), 4);
     }
 
     #[test]
-    fn contiguous_columns_are_loaded_in_turn() {
+    fn contiguous_columns_are_striped() {
         fn is_striped<T: Scalar>(nrows: usize, cols: &[u32]) -> bool {
             let ends = (1..=nrows).map(|row| cols.len() * row / nrows);
             let row_ptr: Vec<usize> = std::iter::once(0).chain(ends).collect();
@@ -316,21 +314,21 @@ mod tests {
             ),
             run in prop::sample::select(&[None, Some(1), Some(2), Some(8)][..]),
         ) {
-            let cutting = run.map_or(MIN, Cutting::with_run);
+            let size = run.map_or(MIN, ChunkSize::with_run);
             let row_ptr = offsets(&lengths);
             let (nrows, nnz) = (lengths.len(), row_ptr[lengths.len()]);
-            let table = chunks(&row_ptr, cutting);
-            prop_assert_eq!(table.len() as u64, cutting.count(nrows as u64, nnz as u64) + 1);
+            let table = chunk_table(&row_ptr, size);
+            prop_assert_eq!(table.len() as u64, size.count(nrows as u64, nnz as u64) + 1);
             let start = |number: usize| {
-                let cut = (number * cutting.spacing as usize).min(nrows + nnz);
+                let cut = (number * size.spacing as usize).min(nrows + nnz);
                 cut - table[number].moved as usize
             };
             prop_assert_eq!((start(0), start(table.len() - 1)), (0, nrows + nnz));
             for number in 0..table.len() - 1 {
                 // Loads may begin three entries early.
-                let size = start(number + 1) - start(number);
-                let capacity = if cutting.run == 0 { 64 } else { cutting.run * u64::from(BLOCK) };
-                prop_assert!(0 < size && size + 3 <= capacity as usize);
+                let len = start(number + 1) - start(number);
+                let capacity = if size.run == 0 { 64 } else { size.run * u64::from(BLOCK) };
+                prop_assert!(0 < len && len + 3 <= capacity as usize);
             }
             for (number, chunk) in table.iter().enumerate() {
                 let row = chunk.row as usize;
@@ -341,7 +339,7 @@ mod tests {
                     continue;
                 }
                 prop_assert!((chunk.first as usize) < number && number <= chunk.last as usize);
-                prop_assert!(lengths[row] as u64 > cutting.max_move);
+                prop_assert!(lengths[row] as u64 > size.max_move);
                 let holds = |number: u32, place| {
                     let number = number as usize;
                     (start(number)..start(number + 1)).contains(&place)

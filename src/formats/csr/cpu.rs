@@ -8,7 +8,8 @@ use crate::device::cpu::{
 use std::ops::Range;
 
 /// Prefetch distance in entries. Measured on Zen 4, 64 to 512 are alike and a tenth faster than no
-/// prefetch; on long runs of neighbouring columns, more than 64 are no faster than no prefetch.
+/// prefetch; where many adjacent columns are contiguous, more than 64 are no faster than no
+/// prefetch.
 const AHEAD: usize = 64;
 
 /// Least number of value bytes of a step for which prefetching pays: with smaller steps every line
@@ -34,8 +35,8 @@ pub(super) struct NarrowRows<'a, T> {
     pub(super) values: &'a [T],
 }
 
-/// Rows of a block, if the matrix has 64-bit offsets.
-const BLOCK_ROWS: usize = if cfg!(test) { 2 } else { 512 };
+/// Largest number of rows of a block, if the matrix has 64-bit offsets.
+const MAX_NARROW_ROWS: usize = if cfg!(test) { 2 } else { 512 };
 
 /// Calls `multiply(block, rows)` for the blocks that together have these rows of the matrix; its
 /// rows are counted in the block.
@@ -57,11 +58,11 @@ pub(super) fn for_each_block<T>(
         }
         RowOffsets::Wide(row_ptr) => row_ptr,
     };
-    let mut offsets = [0; BLOCK_ROWS + 1];
+    let mut offsets = [0; MAX_NARROW_ROWS + 1];
     let mut first_row = rows.start;
     while first_row < rows.end {
         let first_entry = row_ptr[first_row] as usize;
-        let ends = &row_ptr[first_row + 1..=rows.end.min(first_row + BLOCK_ROWS)];
+        let ends = &row_ptr[first_row + 1..=rows.end.min(first_row + MAX_NARROW_ROWS)];
         let mut len = 0;
         for &end in ends {
             let Ok(end) = u32::try_from(end - first_entry as u64) else { break };
@@ -83,8 +84,8 @@ pub(super) fn for_each_block<T>(
 
 /// `y = A x`.
 pub(super) fn spmv<T: Scalar>(a: &HostCsr<T>, x: &[T], y: &mut [T]) {
-    let tasks = &a.arrangement.tasks;
-    let multiply = match a.arrangement.plan {
+    let tasks = &a.assignment.tasks;
+    let multiply = match a.assignment.plan {
         CsrPlan::Scalar => sums::<T, 1>,
         CsrPlan::Vector(2) => sums::<T, 2>,
         CsrPlan::Vector(4) => sums::<T, 4>,

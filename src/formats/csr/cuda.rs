@@ -3,7 +3,7 @@
 
 mod spmm;
 
-use super::chunks::{Chunk, Chunking, Cutting};
+use super::chunks::{Chunk, ChunkOptions, ChunkSize};
 use super::{CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
 use crate::analysis::{Analysis, RowStats};
 use crate::device::{
@@ -114,56 +114,56 @@ impl<T: Scalar> CsrBuffers<T> {
 #[derive(Debug)]
 pub(super) struct DeviceCsr<T> {
     matrix: CsrBuffers<T>,
-    chunking: Chunking,
+    chunk_options: ChunkOptions,
     kernel: RowKernel,
-    assignment: Assignment,
+    assignment: DeviceAssignment,
 }
 
-/// Assignment of entries to threads.
+/// Assignment of the entries to threads.
 #[derive(Debug)]
-enum Assignment {
+enum DeviceAssignment {
     /// Number of lanes per row.
     Lanes(u32),
     /// One block per chunk, with the words by which it passes on its sum of a row that continues in
     /// the next chunk.
-    Chunks(Chunks, Scratch<u64>),
+    Chunks(DeviceChunks, Scratch<u64>),
 }
 
-/// Chunks of a matrix.
+/// Table of the chunks of a matrix in GPU memory.
 #[derive(Debug)]
-struct Chunks {
+struct DeviceChunks {
     count: u32,
-    table: Buffer<Chunk>,
+    chunks: Buffer<Chunk>,
     /// True if any row is cut.
     any_cut: bool,
 }
 
-impl Chunks {
+impl DeviceChunks {
     fn new<T: Scalar>(
-        cutting: Cutting,
+        size: ChunkSize,
         matrix: &CsrBuffers<T>,
         module: Module,
     ) -> Result<Self, Error> {
         let (gpu, nrows, nnz) = (matrix.gpu, matrix.nrows as u64, matrix.values.len() as u64);
         // There are fewer than 2³² chunks of any matrix that fits a machine.
-        let count = cutting.count(nrows, nnz) as u32;
-        let table = gpu.uninitialised::<Chunk>(count as usize + 1)?;
+        let count = size.count(nrows, nnz) as u32;
+        let chunks = gpu.uninitialised::<Chunk>(count as usize + 1)?;
         let any_cut = gpu.zeroed::<u32>(1)?;
-        let (spacing, max_move) = cutting.spacing_and_max_move();
-        let launch = Launch::over(table.len(), 1).with(kernels::csr::Chunks {
+        let (spacing, max_move) = size.spacing_and_max_move();
+        let launch = Launch::over(chunks.len(), 1).with(kernels::csr::Chunks {
             row_ptr: matrix.row_ptr.ptr(),
             nrows: nrows as u32,
             spacing,
             max_move,
             count,
-            chunks: table.ptr(),
+            chunks: chunks.ptr(),
             any_cut: any_cut.ptr(),
         });
         let kernel = gpu.kernel(module, &chunks_name(matrix.row_ptr.name()))?;
         // SAFETY: the kernel has a thread for every chunk, and reads offsets of this width; the
         // arrays outlive the wait for `any_cut`.
         unsafe { kernel.launch(gpu.queue(), launch)? };
-        Ok(Self { count, table, any_cut: any_cut.to_vec()? == [1] })
+        Ok(Self { count, chunks, any_cut: any_cut.to_vec()? == [1] })
     }
 
     /// Words for the carries of cut rows, for `vectors` vectors. They are zero between products.
@@ -176,34 +176,39 @@ impl Chunks {
 /// Kernel of a plan, and its assignment of entries to threads.
 fn kernel_of<T: Scalar>(
     plan: CsrPlan,
-    chunking: Chunking,
+    chunk_options: ChunkOptions,
     matrix: &CsrBuffers<T>,
-) -> Result<(RowKernel, Assignment), Error> {
+) -> Result<(RowKernel, DeviceAssignment), Error> {
     let gpu = matrix.gpu;
     let residency = matrix.residency(plan);
     let module = Module::of(FILE, residency);
     let assignment = match plan {
-        CsrPlan::Scalar => Assignment::Lanes(1),
-        CsrPlan::Vector(lanes) => Assignment::Lanes(lanes),
+        CsrPlan::Scalar => DeviceAssignment::Lanes(1),
+        CsrPlan::Vector(lanes) => DeviceAssignment::Lanes(lanes),
         CsrPlan::Balanced => {
-            let chunks = Chunks::new(chunking.cutting, matrix, module)?;
-            let carries = Scratch::cleared(gpu, chunks.carry_words::<T>(1));
-            Assignment::Chunks(chunks, carries)
+            let table = DeviceChunks::new(chunk_options.size, matrix, module)?;
+            let carries = Scratch::cleared(gpu, table.carry_words::<T>(1));
+            DeviceAssignment::Chunks(table, carries)
         }
     };
-    let name = kernel_name(plan, T::KIND, matrix.row_ptr.name(), chunking);
+    let name = kernel_name(plan, T::KIND, matrix.row_ptr.name(), chunk_options);
     Ok((RowKernel::new(gpu, module, residency, name)?, assignment))
 }
 
 /// Name of the kernel of a plan, for [`CsrPlan::Balanced`] with order and number of the loads of a
 /// chunk.
-fn kernel_name(plan: CsrPlan, scalar: ScalarKind, offset: &str, chunking: Chunking) -> String {
+fn kernel_name(
+    plan: CsrPlan,
+    scalar: ScalarKind,
+    offset: &str,
+    chunk_options: ChunkOptions,
+) -> String {
     let name = match plan {
         CsrPlan::Scalar => "scalar".to_owned(),
         CsrPlan::Vector(lanes) => format!("vector{lanes}"),
         CsrPlan::Balanced => {
-            let loads = if chunking.striped { "striped" } else { "balanced" };
-            format!("{loads}{}", chunking.cutting.run())
+            let loads = if chunk_options.striped { "striped" } else { "balanced" };
+            format!("{loads}{}", chunk_options.size.run())
         }
     };
     format!("csr_{name}_{scalar}_{offset}")
@@ -220,7 +225,7 @@ fn narrow_name() -> String {
 }
 
 /// Kernels that a matrix of `bytes` bytes is expected to need.
-pub(super) fn kernels<T: Scalar>(
+pub(super) fn gpu_kernels<T: Scalar>(
     plan: CsrPlan,
     analysis: &Analysis,
     bytes: u64,
@@ -230,8 +235,8 @@ pub(super) fn kernels<T: Scalar>(
     let residency = residency::<T>(plan, gpu, bytes, (nrows, ncols, nnz as usize));
     let is_narrow = RowOffsets::width(nnz) == 4;
     let offset = if is_narrow { "o32" } else { "o64" };
-    let chunking = Chunking::expected(analysis, T::KIND);
-    let mut names = vec![kernel_name(plan, T::KIND, offset, chunking)];
+    let chunk_options = ChunkOptions::expected(analysis, T::KIND);
+    let mut names = vec![kernel_name(plan, T::KIND, offset, chunk_options)];
     names.extend((plan == CsrPlan::Balanced).then(|| chunks_name(offset)));
     names.extend(is_narrow.then(narrow_name));
     names.into_iter().map(|name| (Module::of(FILE, residency), name)).collect()
@@ -247,12 +252,16 @@ impl<T: Scalar> DeviceCsr<T> {
             col_idx: Arc::new(gpu.upload(&host.col_idx)?),
             values: Arc::new(gpu.upload(&host.values)?),
         };
-        Self::with(host.arrangement.plan, host.arrangement.chunking, matrix)
+        Self::with(host.assignment.plan, host.assignment.chunk_options, matrix)
     }
 
-    fn with(plan: CsrPlan, chunking: Chunking, matrix: CsrBuffers<T>) -> Result<Self, Error> {
-        let (kernel, assignment) = kernel_of(plan, chunking, &matrix)?;
-        Ok(Self { matrix, chunking, kernel, assignment })
+    fn with(
+        plan: CsrPlan,
+        chunk_options: ChunkOptions,
+        matrix: CsrBuffers<T>,
+    ) -> Result<Self, Error> {
+        let (kernel, assignment) = kernel_of(plan, chunk_options, &matrix)?;
+        Ok(Self { matrix, chunk_options, kernel, assignment })
     }
 
     /// Takes the arrays of a matrix in GPU memory.
@@ -276,7 +285,7 @@ impl<T: Scalar> DeviceCsr<T> {
             unsafe { kernel.launch(gpu.queue(), launch)? };
             gpu.queue().synchronize()?;
         }
-        Self::with(plan, Chunking::of_source(source)?, matrix)
+        Self::with(plan, ChunkOptions::of_source(source)?, matrix)
     }
 
     /// Enqueues the SpMV.
@@ -289,17 +298,17 @@ impl<T: Scalar> DeviceCsr<T> {
         let (row_ptr, cols, nnz) = (row_ptr.ptr(), col_idx.ptr(), values.len() as u64);
         let (values, l2_shares) = (values.ptr(), self.kernel.residency().shares());
         let launch = match &self.assignment {
-            Assignment::Lanes(lanes) => {
+            DeviceAssignment::Lanes(lanes) => {
                 let (launch, nrows) = (Launch::over(nrows, *lanes), nrows as u32);
                 launch.with(kernels::csr::Rows { row_ptr, cols, values, nrows, x, out, l2_shares })
             }
-            Assignment::Chunks(chunks, carries) => {
+            DeviceAssignment::Chunks(table, carries) => {
                 let carries = carries.on(queue)?;
-                Launch::new(chunks.count, BLOCK).with(kernels::csr::Balanced {
+                Launch::new(table.count, BLOCK).with(kernels::csr::Balanced {
                     row_ptr,
                     cols,
                     values,
-                    chunks: chunks.table.ptr(),
+                    chunks: table.chunks.ptr(),
                     nrows: nrows as u32,
                     nnz,
                     x,
@@ -321,7 +330,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
 
     fn change_plan(&mut self, plan: &crate::formats::Plan) -> Result<bool, Error> {
         let crate::formats::Plan::Csr(plan) = plan else { return Ok(false) };
-        (self.kernel, self.assignment) = kernel_of(*plan, self.chunking, &self.matrix)?;
+        (self.kernel, self.assignment) = kernel_of(*plan, self.chunk_options, &self.matrix)?;
         Ok(true)
     }
 
@@ -338,8 +347,8 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
 
     fn spmm_limit(&self) -> usize {
         match &self.assignment {
-            Assignment::Lanes(_) => 0,
-            Assignment::Chunks(..) => ChunkSpmm::<T>::LIMIT,
+            DeviceAssignment::Lanes(_) => 0,
+            DeviceAssignment::Chunks(..) => ChunkSpmm::<T>::LIMIT,
         }
     }
 
@@ -349,8 +358,8 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
 
     fn device_bytes(&self) -> u64 {
         let chunks = match &self.assignment {
-            Assignment::Lanes(_) => 0,
-            Assignment::Chunks(chunks, _) => chunks.table.bytes(),
+            DeviceAssignment::Lanes(_) => 0,
+            DeviceAssignment::Chunks(table, _) => table.chunks.bytes(),
         };
         self.matrix.bytes() + chunks
     }
@@ -363,7 +372,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
 #[cfg(test)]
 #[cfg(feature = "cuda")]
 mod tests {
-    use super::super::chunks::{any_cut, chunks};
+    use super::super::chunks::{any_cut, chunk_table};
     use super::*;
     use crate::device::Device;
     use crate::matrix::gallery;
@@ -374,11 +383,11 @@ mod tests {
         let Some(Device::Cuda(gpu)) = gpu() else { return };
         for spec in ["poisson2d,n=7", "uniform,rows=20k", "lp,rows=300", "rmat,scale=14"] {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
-            let host = chunks(a.row_ptr(), Cutting::of_rows(a.row_ptr()));
+            let host = chunk_table(a.row_ptr(), ChunkSize::of_rows(a.row_ptr()));
             let source = CsrSource::upload(a.view(), *gpu).unwrap();
             let packed = DeviceCsr::from_device(CsrPlan::Balanced, &source).unwrap();
-            let Assignment::Chunks(made, _) = &packed.assignment else { panic!("{spec}") };
-            assert_eq!(made.table.to_vec().unwrap(), host, "{spec}");
+            let DeviceAssignment::Chunks(made, _) = &packed.assignment else { panic!("{spec}") };
+            assert_eq!(made.chunks.to_vec().unwrap(), host, "{spec}");
             assert_eq!(made.any_cut, any_cut(&host), "{spec}");
             assert_eq!(packed.matrix.row_ptr.to_vec().unwrap(), a.row_ptr(), "{spec}");
         }

@@ -35,7 +35,7 @@ use crate::device::{BLOCK, CsrSource, Gpu, Module, WARP};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::{listed, try_copied};
 use crate::{Error, Scalar, ScalarKind};
-use chunks::{Chunking, Cutting};
+use chunks::{ChunkOptions, ChunkSize};
 use constants::LANE_ENTRIES;
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -97,20 +97,21 @@ impl Format for Csr {
                 Ok(CsrPlan::Vector(width))
             }
             (false, Some(width), false) => Err(args.error(format!(
-                "`vector` may be 2, 4, 8, 16 or 32, written vector:2, 4, 8, 16, 32; not {width}"
+                "`vector` may be 2, 4, 8, 16 or 32, as in `vector:8`; not {width}"
             ))),
             (false, None, true) => Ok(CsrPlan::Balanced),
-            _ => Err(args.error("only one of scalar, vector:W and balanced can be".to_owned())),
+            _ => Err(args
+                .error("only one of `scalar`, `vector:W` and `balanced` may be given".to_owned())),
         }
     }
 
-    fn kernels<T: Scalar>(
+    fn gpu_kernels<T: Scalar>(
         plan: &CsrPlan,
         analysis: &Analysis,
         bytes: u64,
         gpu: Gpu,
     ) -> Vec<(Module, String)> {
-        cuda::kernels::<T>(*plan, analysis, bytes, gpu)
+        cuda::gpu_kernels::<T>(*plan, analysis, bytes, gpu)
     }
 
     fn candidates(_: &Analysis, _: Costs<'_>, _: Target) -> Vec<CsrPlan> {
@@ -120,8 +121,8 @@ impl Format for Csr {
 
     fn work(plan: &CsrPlan, analysis: &Analysis, scalar: ScalarKind) -> Work {
         let (nrows, nnz) = (analysis.rows.nrows as u64, analysis.rows.nnz);
-        let cutting = Cutting::of_analyzed(&analysis.rows);
-        let chunks = if *plan == CsrPlan::Balanced { cutting.bytes(nrows, nnz) } else { 0 };
+        let size = ChunkSize::of_analyzed(&analysis.rows);
+        let chunks = if *plan == CsrPlan::Balanced { size.bytes(nrows, nnz) } else { 0 };
         let by_lanes = |lanes: u32| {
             let blocks = (nrows * u64::from(lanes)).div_ceil(u64::from(BLOCK));
             (u64::from(analysis.rows.max.div_ceil(lanes)), blocks)
@@ -129,7 +130,7 @@ impl Format for Csr {
         let (critical_path, overlapping) = match plan {
             CsrPlan::Scalar => by_lanes(1),
             CsrPlan::Vector(lanes) => by_lanes(*lanes),
-            CsrPlan::Balanced => (0, cutting.count(nrows, nnz)),
+            CsrPlan::Balanced => (0, size.count(nrows, nnz)),
         };
         Work {
             matrix_bytes: (nrows + 1) * RowOffsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,
@@ -176,7 +177,7 @@ impl Format for Csr {
         1.0 + 0.16 * megabytes(work) + 4.5 * threads + path + separate * entries
     }
 
-    fn kernel(plan: &CsrPlan, _: Target) -> &'static str {
+    fn cost_key(plan: &CsrPlan, _: Target) -> &'static str {
         match plan {
             CsrPlan::Scalar => "csr.scalar",
             CsrPlan::Vector(2) => "csr.vector2",
@@ -190,11 +191,11 @@ impl Format for Csr {
 
     fn pack<T: Scalar>(plan: &CsrPlan, a: CsrView<'_, T>) -> Result<HostCsr<T>, Error> {
         let columns = a.columns();
-        let chunking = Chunking::of::<T>(Sampler::Host(columns), columns.row_ptr())?;
+        let chunk_options = ChunkOptions::of::<T>(Sampler::Host(columns), columns.row_ptr())?;
         let ptr = a.row_ptr();
         Ok(HostCsr {
             ncols: a.ncols(),
-            arrangement: Arrangement::of(*plan, chunking, a.nrows(), |row| ptr[row]),
+            assignment: HostAssignment::of(*plan, chunk_options, a.nrows(), |row| ptr[row]),
             row_ptr: RowOffsets::new(a.row_ptr())?,
             col_idx: try_copied(a.col_idx())?,
             values: try_copied(a.values())?,
@@ -211,19 +212,19 @@ impl Format for Csr {
 
 /// Assignment of the entries to threads under a plan.
 #[derive(Debug)]
-struct Arrangement {
+struct HostAssignment {
     plan: CsrPlan,
     /// For [`CsrPlan::Balanced`] on a GPU: the partition into chunks.
-    chunking: Chunking,
+    chunk_options: ChunkOptions,
     /// Bounds of the tasks: in rows, or in entries for [`CsrPlan::Balanced`].
     tasks: Box<[usize]>,
 }
 
-impl Arrangement {
+impl HostAssignment {
     /// Assigns the entries of `nrows` rows that begin behind `before(row)` entries.
     fn of(
         plan: CsrPlan,
-        chunking: Chunking,
+        chunk_options: ChunkOptions,
         nrows: usize,
         before: impl Fn(usize) -> usize,
     ) -> Self {
@@ -232,12 +233,12 @@ impl Arrangement {
             // Beginning and ending a row costs about as much as an entry.
             _ => partition(nrows, 1, |row| (before(row) + row) as u64),
         };
-        Self { plan, chunking, tasks }
+        Self { plan, chunk_options, tasks }
     }
 
     /// Bytes of the chunk table on a GPU.
     fn chunk_bytes(&self, nrows: u64, nnz: u64) -> u64 {
-        if self.plan == CsrPlan::Balanced { self.chunking.cutting.bytes(nrows, nnz) } else { 0 }
+        if self.plan == CsrPlan::Balanced { self.chunk_options.size.bytes(nrows, nnz) } else { 0 }
     }
 }
 
@@ -302,7 +303,7 @@ pub(crate) struct HostCsr<T> {
     row_ptr: RowOffsets,
     col_idx: Vec<u32>,
     values: Vec<T>,
-    arrangement: Arrangement,
+    assignment: HostAssignment,
 }
 
 impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
@@ -319,8 +320,9 @@ impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
 
     fn change_plan(&mut self, plan: &super::Plan) -> Result<bool, Error> {
         let super::Plan::Csr(plan) = plan else { return Ok(false) };
-        let (chunking, nrows) = (self.arrangement.chunking, self.row_ptr.len() - 1);
-        self.arrangement = Arrangement::of(*plan, chunking, nrows, |row| self.row_ptr.get(row));
+        let (chunk_options, nrows) = (self.assignment.chunk_options, self.row_ptr.len() - 1);
+        self.assignment =
+            HostAssignment::of(*plan, chunk_options, nrows, |row| self.row_ptr.get(row));
         Ok(true)
     }
 
@@ -353,7 +355,7 @@ impl<T: Scalar> HostMatrix<T> for HostCsr<T> {
     fn matrix_bytes(&self) -> u64 {
         let entries = size_of_val(&*self.col_idx) + size_of_val(&*self.values);
         let (nrows, nnz) = (self.row_ptr.len() as u64 - 1, self.values.len() as u64);
-        self.row_ptr.bytes() + entries as u64 + self.arrangement.chunk_bytes(nrows, nnz)
+        self.row_ptr.bytes() + entries as u64 + self.assignment.chunk_bytes(nrows, nnz)
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {

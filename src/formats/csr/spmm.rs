@@ -77,8 +77,8 @@ impl<T: Scalar> HostCsr<T> {
     /// and nothing else writes there.
     unsafe fn multiply_rows(&self, vectors: RowMajorVectors<'_, T>) {
         let RowMajorVectors { y, row, .. } = vectors;
-        for_each_task(&self.arrangement.tasks, |task| {
-            let rows = match self.arrangement.plan {
+        for_each_task(&self.assignment.tasks, |task| {
+            let rows = match self.assignment.plan {
                 CsrPlan::Balanced => self.rows_that_begin_in(task),
                 _ => task,
             };

@@ -72,7 +72,7 @@ impl Format for Dia {
 
     const EXAMPLES: &'static [&'static str] = &["dia"];
     const PROBE: Option<FormatProbe> = Some(FormatProbe {
-        measure: Measure::Beside(|a, rows, probes| {
+        measure: Measure::BeforeStructure(|a, rows, probes| {
             probes.add(DiagonalCount::new(a, rows)?);
             Ok(())
         }),
@@ -107,7 +107,7 @@ impl Format for Dia {
         }
     }
 
-    fn kernel(_: &DiaPlan, _: Target) -> &'static str {
+    fn cost_key(_: &DiaPlan, _: Target) -> &'static str {
         "dia"
     }
 

@@ -1,7 +1,7 @@
 //! Offsets of the diagonals of a matrix.
 
 use crate::Error;
-use crate::analysis::{Analysis, GpuColumns, RowStats, SHARED, Sampler};
+use crate::analysis::{Analysis, GpuColumns, PARALLEL_MIN, RowStats, Sampler};
 use crate::device::Launch;
 use crate::device::kernels::dia::Diagonals;
 use crate::matrix::CsrColumns;
@@ -23,7 +23,7 @@ const MAX_SLOTS: usize = 4;
 const FREE_SLOTS: usize = 1 << 17;
 
 /// Entries per task of a large matrix.
-const TOGETHER: usize = 1 << 17;
+const ENTRIES_PER_TASK: usize = 1 << 17;
 
 /// Largest number of diagonals of a matrix that is not refused.
 pub(super) fn most_diagonals(nrows: usize, nnz: usize) -> usize {
@@ -101,9 +101,9 @@ fn on_gpu(a: &GpuColumns<'_>, most: usize) -> Result<usize, Error> {
 pub(super) fn offsets(a: CsrColumns<'_>) -> Option<Vec<i64>> {
     let most = most_diagonals(a.nrows(), a.nnz());
     let first = OffsetSet::new(a, most);
-    let tasks = a.nnz().max(a.nrows()).div_ceil(TOGETHER);
+    let tasks = a.nnz().max(a.nrows()).div_ceil(ENTRIES_PER_TASK);
     let range = |task: usize| a.nrows() * task / tasks..a.nrows() * (task + 1) / tasks;
-    let later = if a.nnz().max(a.nrows()) < SHARED {
+    let later = if a.nnz().max(a.nrows()) < PARALLEL_MIN {
         first.scan(0..a.nrows())?
     } else {
         (0..tasks).into_par_iter().map(|task| first.scan(range(task))).try_reduce(
@@ -204,7 +204,7 @@ mod tests {
     fn large_matrices_are_counted_by_all_threads() {
         for (spec, expected) in [("poisson2d,n=500", 5), ("poisson3d,n=60", 7)] {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
-            assert!(a.nnz() > SHARED);
+            assert!(a.nnz() > PARALLEL_MIN);
             let found = offsets(a.view().columns()).unwrap();
             assert_eq!(found.len(), expected, "{spec}");
             assert!(found.is_sorted());

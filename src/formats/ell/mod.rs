@@ -89,7 +89,7 @@ impl Format for Ell {
         }
     }
 
-    fn kernel(plan: &EllPlan, _: Target) -> &'static str {
+    fn cost_key(plan: &EllPlan, _: Target) -> &'static str {
         match *plan {
             EllPlan::Padded => "ell",
             EllPlan::Lengths => "ell.lengths",
@@ -106,7 +106,7 @@ impl Format for Ell {
         HostEll::of_width(a, width, *plan == EllPlan::Lengths)
     }
 
-    fn kernels<T: Scalar>(_: &EllPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
+    fn gpu_kernels<T: Scalar>(_: &EllPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
         device_rows::kernels()
     }
 

@@ -151,7 +151,7 @@ impl Format for Jds {
         }
     }
 
-    fn kernel(plan: &JdsPlan, on: Target) -> &'static str {
+    fn cost_key(plan: &JdsPlan, on: Target) -> &'static str {
         match (plan.layout, on) {
             (JdsLayout::Diagonals, _) => "jds.diagonals",
             (JdsLayout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
@@ -175,7 +175,7 @@ impl Format for Jds {
         HostJds::new(plan, a)
     }
 
-    fn kernels<T: Scalar>(_: &JdsPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
+    fn gpu_kernels<T: Scalar>(_: &JdsPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
         device_rows::kernels()
     }
 

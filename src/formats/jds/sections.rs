@@ -138,10 +138,12 @@ impl Sectioning {
         // More sections than rows or lengths would be empty.
         let at_most = |most: usize| requested.clamp(1, most.max(1));
         let bounds: Vec<usize> = match self.method {
-            BoundaryMethod::EqualRows => equal(nrows, at_most(nrows)),
+            BoundaryMethod::EqualRows => equal_bounds(nrows, at_most(nrows)),
             _ => {
                 let cuts = match self.method {
-                    BoundaryMethod::EqualLengths => equal(classes.len(), at_most(classes.len())),
+                    BoundaryMethod::EqualLengths => {
+                        equal_bounds(classes.len(), at_most(classes.len()))
+                    }
                     _ => {
                         optimal(&classes, self.cost.unwrap_or(DEFAULT_SECTION_SLOTS), self.sections)
                     }
@@ -158,9 +160,9 @@ impl Sectioning {
     }
 }
 
-/// Bounds of `parts` equal parts of `items`.
-fn equal(items: usize, parts: usize) -> Vec<usize> {
-    (0..=parts).map(|i| (items as u128 * i as u128 / parts as u128) as usize).collect()
+/// Bounds of `count` ranges of equal length that cover `items`.
+fn equal_bounds(items: usize, count: usize) -> Vec<usize> {
+    (0..=count).map(|i| (items as u128 * i as u128 / count as u128) as usize).collect()
 }
 
 /// Sections between the given row bounds; empty ones are dropped.

@@ -11,7 +11,7 @@ use super::host::HostPsell;
 use super::index::LANES;
 use super::long::{LongRows, Piece};
 use super::plan::SliceWarps;
-use super::{DeviceValues, Header, Stored};
+use super::{DeviceValues, Header};
 use crate::device::{
     BLOCK, Buffer, Gpu, Launch, Out, Ptr, Queue, Residency, RowKernel, Scratch, kernels,
 };
@@ -68,23 +68,6 @@ pub(super) struct PsellBuffers<T> {
 }
 
 impl<T: Scalar> DeviceValues<T> {
-    fn new(stored: &Stored<T>, gpu: Gpu) -> Result<Self, Error> {
-        Ok(map_array!(stored, array => gpu.upload(array)?))
-    }
-
-    fn to_host(&self) -> Result<Stored<T>, Error> {
-        Ok(map_array!(self, array => array.to_vec()?))
-    }
-
-    /// Address of the values; null if they take no bytes.
-    pub(super) fn ptr(&self) -> Ptr<u8> {
-        map_array!(self, array => array.ptr().cast()).array().unwrap_or(Ptr::NULL)
-    }
-
-    fn bytes(&self) -> u64 {
-        map_array!(self, array => array.bytes()).array().unwrap_or(0)
-    }
-
     /// Form in which the values are stored.
     fn form(&self) -> ValueForm {
         match self {

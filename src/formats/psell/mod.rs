@@ -152,7 +152,7 @@ impl Format for Psell {
         "psell(sigma:100000,values:f32,group:4,split:9)",
     ];
     const PROBE: Option<FormatProbe> = Some(FormatProbe {
-        measure: Measure::Beside(|a, rows, probes| {
+        measure: Measure::BeforeStructure(|a, rows, probes| {
             probes.add(SliceProbe::new(a, rows)?);
             Ok(())
         }),
@@ -188,12 +188,12 @@ impl Format for Psell {
         Ok(if SliceProbe::of(analysis).is_exact() { 1.0..=1.0 } else { 0.9..=1.1 })
     }
 
-    fn kernel(plan: &PsellPlan, _: Target) -> &'static str {
-        plan.kernel()
+    fn cost_key(plan: &PsellPlan, _: Target) -> &'static str {
+        plan.cost_key()
     }
 
-    fn fallback_kernels(kernel: &str) -> Vec<String> {
-        plan::fallback_kernels(kernel)
+    fn fallback_cost_keys(key: &str) -> Vec<String> {
+        plan::fallback_cost_keys(key)
     }
 
     fn spmm_plan(
@@ -212,7 +212,7 @@ impl Format for Psell {
         HostPsell::pack(a, plan.order(), plan.packing())
     }
 
-    fn kernels<T: Scalar>(
+    fn gpu_kernels<T: Scalar>(
         plan: &PsellPlan,
         analysis: &Analysis,
         bytes: u64,

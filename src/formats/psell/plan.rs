@@ -42,21 +42,6 @@ const SPLIT_ROWS: &str = ".split";
 /// Values of `warps`.
 const WARPS: &[(&str, SliceWarps)] = &[("auto", SliceWarps::Auto), ("1", SliceWarps::One)];
 
-/// Values of `values`.
-const VALUES: &[(&str, ValueEncoding)] = &[
-    ("plain", ValueEncoding::Plain),
-    ("packed", ValueEncoding::Packed),
-    ("bf16", ValueEncoding::Narrow(Precision::Bf16)),
-    ("f16", ValueEncoding::Narrow(Precision::F16)),
-    ("f32", ValueEncoding::Narrow(Precision::F32)),
-];
-
-impl Display for ValueEncoding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(VALUES.iter().find(|word| word.1 == *self).expect("every encoding is listed").0)
-    }
-}
-
 impl Packing {
     /// Length of the longest rows that slices can hold.
     pub(crate) const MAX_SPLIT: u32 = super::index::MAX_WIDTH;
@@ -170,7 +155,7 @@ impl PsellPlan {
     pub(super) fn parse(args: &mut PlanArgs<'_>) -> Result<Self, Error> {
         let default = Packing::default();
         let sigma = args.number("sigma")?.unwrap_or(Self::SIGMA);
-        let values = args.word("values", VALUES)?.unwrap_or(default.values);
+        let values = args.word("values", ValueEncoding::WORDS)?.unwrap_or(default.values);
         let group = args.number("group")?.unwrap_or(default.group);
         let split = args.number("split")?.unwrap_or(default.split);
         let warps = args.word("warps", WARPS)?.unwrap_or(default.warps);
@@ -184,9 +169,9 @@ impl PsellPlan {
         Ok(Self { sigma, packing: Packing { values, group, split, warps } })
     }
 
-    /// Kernel that multiplies, by the order of the rows, the encoding of the values and the group;
-    /// with the suffix [`SPLIT_ROWS`] if long rows that a slice could hold are stored separately.
-    pub(super) fn kernel(&self) -> &'static str {
+    /// Cost key, by the order of the rows, the encoding of the values and the group; with the
+    /// suffix [`SPLIT_ROWS`] if long rows that a slice could hold are stored separately.
+    pub(super) fn cost_key(&self) -> &'static str {
         /// Names of an encoding: for natural order and sorted rows, groups of 1 and of 4, without
         /// and with separate long rows.
         macro_rules! names {
@@ -250,16 +235,16 @@ impl Display for PsellPlan {
     }
 }
 
-/// Fallback kernels of one that was not measured, the nearest first: without separate long rows,
+/// Cost keys of the fallback kernels of one that was not measured, the nearest first: without separate long rows,
 /// with unchanged values, which differ only in bytes, and with neither.
-pub(super) fn fallback_kernels(kernel: &str) -> Vec<String> {
+pub(super) fn fallback_cost_keys(key: &str) -> Vec<String> {
     let full_width = Precision::ALL.iter().find_map(|precision| {
-        let (order, rest) = kernel.split_once(&format!(".{precision}"))?;
+        let (order, rest) = key.split_once(&format!(".{precision}"))?;
         Some(format!("{order}{rest}"))
     });
-    let unsplit = |kernel: &str| kernel.strip_suffix(SPLIT_ROWS).map(str::to_owned);
+    let unsplit = |key: &str| key.strip_suffix(SPLIT_ROWS).map(str::to_owned);
     let full_width_unsplit = full_width.as_deref().and_then(unsplit);
-    unsplit(kernel).into_iter().chain(full_width).chain(full_width_unsplit).collect()
+    unsplit(key).into_iter().chain(full_width).chain(full_width_unsplit).collect()
 }
 
 /// Candidate encodings: on the CPU single slots, which are vectors; on a GPU also four consecutive
@@ -335,17 +320,18 @@ mod tests {
     }
 
     #[test]
-    fn fallback_kernels_split_no_rows_and_have_values_of_full_width() {
+    fn fallback_cost_keys_split_no_rows_and_have_values_of_full_width() {
         assert_eq!(
-            fallback_kernels("psell.bf16.v4.split"),
+            fallback_cost_keys("psell.bf16.v4.split"),
             ["psell.bf16.v4", "psell.v4.split", "psell.v4"]
         );
-        assert!(fallback_kernels("psell.dict").is_empty());
+        assert!(fallback_cost_keys("psell.dict").is_empty());
     }
 
     #[test]
     fn kernels_are_named_after_order_values_group_and_split() {
-        let kernel = |text: &str| text.parse::<crate::formats::Plan>().unwrap().kernel(Target::Gpu);
+        let kernel =
+            |text: &str| text.parse::<crate::formats::Plan>().unwrap().cost_key(Target::Gpu);
         assert_eq!(kernel("psell(sigma:1)"), "psell");
         assert_eq!(kernel("psell(sigma:2,split:9)"), "psell.sorted.split");
         assert_eq!(

@@ -4,7 +4,7 @@ use super::host::{SliceBatch, SlicedRows};
 use super::index::{Chooser, LANES};
 use super::sizes::SliceSizes;
 use super::{Order, Packing};
-use crate::analysis::{Analysis, RowStats, SHARED, Sample, Sampler, together};
+use crate::analysis::{Analysis, PARALLEL_MIN, RowStats, Sample, Sampler, task_size};
 use crate::{Error, parallel};
 
 /// Largest sum of rows and entries at which the pattern is stored whole and measured exactly.
@@ -96,8 +96,11 @@ impl SliceProbe {
         let (short, windows) = (RowSample::of(a, LANES, LANES)?, RowSample::of(a, WINDOW, SORTED)?);
         let (natural, sorted) =
             (|| estimated(short.natural(split)), || estimated(windows.sorted(split)));
-        let (natural, sorted) =
-            if a.nnz() < SHARED { (natural(), sorted()) } else { parallel::join(natural, sorted) };
+        let (natural, sorted) = if a.nnz() < PARALLEL_MIN {
+            (natural(), sorted())
+        } else {
+            parallel::join(natural, sorted)
+        };
         Ok(Self { split, natural, sorted, pattern: None })
     }
 
@@ -210,7 +213,7 @@ impl<'a> RowSample<'a> {
         encode: impl Fn(usize, SlicedRows<'_>) -> SliceBatch + Sync,
     ) -> Vec<SliceBatch> {
         let (ncols, nnz) = self.size;
-        parallel::map(self.numbers.len(), together(nnz, together_least), |i| {
+        parallel::map(self.numbers.len(), task_size(nnz, together_least), |i| {
             let (offsets, col_idx) = (self.offsets.get(i), self.columns.get(i));
             let row_ptr: Vec<usize> = offsets.iter().map(|at| at - offsets[0]).collect();
             let rows = SlicedRows { row_ptr: &row_ptr, col_idx, perm: None, ncols, split };

@@ -27,7 +27,7 @@ use super::{
     Target, ValueArrays, Work, critical_path_us, device_rows, megabytes, millions, slot_bytes,
     vector_bytes,
 };
-use crate::analysis::{Analysis, SliceSums};
+use crate::analysis::{Analysis, SliceSums, SortedSlices};
 use crate::device::cpu::{Output, PADDING, for_each_task, partition};
 use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
@@ -57,15 +57,16 @@ const MAX_C: u32 = 1 << 16;
 /// Maximum padding ratio of a candidate: beyond it a plan cannot be the fastest.
 const CANDIDATE_PADDING: f64 = 3.0;
 
-/// Candidates for a CPU: C of one or two vectors, and σ from no sorting to windows whose `x` and
-/// `y` stay in the cache. Beyond 16,384 the locality of `x` and `y` suffers (measured). C of one
-/// vector without sorting was the best plan of 1 matrix in 304.
-const CANDIDATES: [(u32, u32); 6] =
-    [(16, 128), (16, 1024), (16, 4096), (32, 1), (32, 512), (32, 4096)];
+/// C of candidates for a CPU: one or two vectors. C of one vector without sorting was the best plan
+/// of 1 matrix in 304.
+const CPU_CANDIDATE_C: &[u32] = &[16, 32];
 
-/// Candidates for a GPU, where a warp multiplies a slice of 32; beyond 512 the savings of sorting
-/// hardly pay for scattering `y` (measured).
-const GPU_CANDIDATES: [(u32, u32); 4] = [(32, 1), (32, 128), (32, 512), (32, 4096)];
+/// C of candidates for a GPU, where a warp multiplies a slice. Beyond σ = 512 the savings of
+/// sorting hardly pay for scattering `y` (measured).
+const GPU_CANDIDATE_C: &[u32] = &[32];
+
+/// No candidate for a CPU.
+const GPU_ALONE: SellPlan = SellPlan { c: 32, sigma: 128 };
 
 /// Maximum padding ratio of slices that count as filled.
 const FILLED: f64 = 1.1;
@@ -131,13 +132,19 @@ pub(crate) fn is_filled(analysis: &Analysis, on: Target) -> bool {
     candidates(analysis, on).any(|plan| plan.slice_sums(analysis).slots as f64 <= most)
 }
 
-/// Candidate plans for a kind of device.
+/// Candidate plans for a kind of device: slices and windows that the analysis measures, with σ
+/// from no sorting to windows whose `x` and `y` stay in the cache. Beyond 16,384 the locality of
+/// `x` and `y` suffers (measured).
 fn candidates(analysis: &Analysis, on: Target) -> impl Iterator<Item = SellPlan> {
-    let plans = match on {
-        Target::Cpu => CANDIDATES.iter(),
-        Target::Gpu => GPU_CANDIDATES.iter(),
+    let sizes = match on {
+        Target::Cpu => CPU_CANDIDATE_C,
+        Target::Gpu => GPU_CANDIDATE_C,
     };
-    let plans = plans.map(|&(c, sigma)| SellPlan { c, sigma });
+    let plans = sizes.iter().flat_map(|c| {
+        let measured = SortedSlices::MEASURED.into_iter().filter(move |size| size.0 == *c);
+        measured.map(|(c, sigma)| SellPlan { c, sigma })
+    });
+    let plans = plans.filter(move |plan| on == Target::Gpu || *plan != GPU_ALONE);
     // Rows of one length need no sorting.
     let even = analysis.rows.is_even();
     let plans = plans.filter(move |plan| !even || plan.sigma == 1);
@@ -201,7 +208,7 @@ impl Format for Sell {
         }
     }
 
-    fn kernel(plan: &SellPlan, _: Target) -> &'static str {
+    fn cost_key(plan: &SellPlan, _: Target) -> &'static str {
         if plan.sigma > 1 { "sell.sorted" } else { "sell" }
     }
 
@@ -214,7 +221,7 @@ impl Format for Sell {
         HostSell::new(*plan, a)
     }
 
-    fn kernels<T: Scalar>(_: &SellPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
+    fn gpu_kernels<T: Scalar>(_: &SellPlan, _: &Analysis, _: u64, _: Gpu) -> Vec<(Module, String)> {
         device_rows::kernels()
     }
 
@@ -367,14 +374,6 @@ mod tests {
         assert_eq!(packed.full, [2, 0]);
         assert_eq!(packed.col_idx, [1, 0, 2, 2, 3, P, 0, P, 3, P]);
         assert_eq!(packed.values, [2., 3., 4., 1., 1., 0., 1., 0., 1., 0.]);
-    }
-
-    #[test]
-    fn an_analysis_has_the_slices_of_all_candidates() {
-        let analysis = Analysis::of(chapter::matrix::<f32>().view());
-        for (c, sigma) in CANDIDATES.into_iter().chain(GPU_CANDIDATES) {
-            assert!(analysis.slices.with(c, sigma).is_some(), "{c}, {sigma}");
-        }
     }
 
     #[test]

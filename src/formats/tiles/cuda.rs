@@ -102,7 +102,7 @@ impl<T: Scalar> DeviceTiles<T> {
             )?,
             add_carries: gpu.kernel("tiles", &format!("tiles_carries_{scalar}"))?,
             products: Scratch::new(gpu, most as usize * GROUP),
-            carries: Scratch::new(gpu, shape.chunks()),
+            carries: Scratch::new(gpu, shape.chunk_count()),
             residency,
         })
     }
@@ -166,7 +166,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceTiles<T> {
             }
         }
         // Chunk c has a part of the row with which chunk c + 1 begins; the last chunk has no carry.
-        let cuts = self.shape.chunks().saturating_sub(1);
+        let cuts = self.shape.chunk_count().saturating_sub(1);
         let (rows, count) = (self.chunk_rows.ptr().add(1), cuts as u64);
         let params = kernels::tiles::Carries { rows, carries, count, y };
         let launch = Launch::over(cuts, 1).with(params);

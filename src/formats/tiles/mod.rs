@@ -44,7 +44,7 @@ mod pack;
 use super::values::{SlotValues, is_equal, without_same};
 use super::{
     Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, Target, ValueArrays, Work,
-    chunk_rows, chunks, megabytes, vector_bytes,
+    chunk_count, chunk_rows, megabytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::Gpu;
@@ -176,7 +176,7 @@ impl Format for Tiles {
         let size = scalar.size() as u64;
         let value = if plan.packed && is_equal(analysis) { 0 } else { size };
         let tables = 2 * rows.nrows as u64
-            + 8 * (shape.chunks() as u64 + 1)
+            + 8 * (shape.chunk_count() as u64 + 1)
             + 4 * (shape.tiles() as u64 + 1);
         // A column and a position of 2 bytes each, and an eighth of a destination.
         let slot_bytes = 2 + 2 + value;
@@ -188,7 +188,7 @@ impl Format for Tiles {
             scratch_bytes: slots.saturating_mul(2 * size),
             slots,
             rows: rows.nrows as u64,
-            starts: shape.tiles() as u64 + shape.chunks() as u64,
+            starts: shape.tiles() as u64 + shape.chunk_count() as u64,
             ..Work::default()
         }
     }
@@ -198,7 +198,7 @@ impl Format for Tiles {
         Ok(0.5..=8.0)
     }
 
-    fn kernel(plan: &TilesPlan, _: Target) -> &'static str {
+    fn cost_key(plan: &TilesPlan, _: Target) -> &'static str {
         match (plan.stripe.is_some(), plan.packed) {
             (false, false) => "tiles",
             (false, true) => "tiles.same",
@@ -207,8 +207,8 @@ impl Format for Tiles {
         }
     }
 
-    fn fallback_kernels(kernel: &str) -> Vec<String> {
-        without_same(kernel)
+    fn fallback_cost_keys(key: &str) -> Vec<String> {
+        without_same(key)
     }
 
     fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<HostTiles<T>, Error> {
@@ -244,13 +244,13 @@ impl TilesShape {
     }
 
     /// Number of chunks.
-    fn chunks(&self) -> usize {
-        chunks(self.nrows as u64, self.nnz as u64, u64::from(self.chunk)) as usize
+    fn chunk_count(&self) -> usize {
+        chunk_count(self.nrows as u64, self.nnz as u64, u64::from(self.chunk)) as usize
     }
 
     /// Number of stripes.
     fn stripes(&self) -> usize {
-        self.chunks().div_ceil(self.stripe)
+        self.chunk_count().div_ceil(self.stripe)
     }
 
     /// Number of tiles of all stripes.
@@ -261,7 +261,7 @@ impl TilesShape {
     /// Chunks of a stripe.
     fn chunks_of(&self, stripe: usize) -> Range<usize> {
         let first = stripe * self.stripe;
-        first..first.saturating_add(self.stripe).min(self.chunks())
+        first..first.saturating_add(self.stripe).min(self.chunk_count())
     }
 
     /// Tiles that contain the cells of a chunk, by column block.
@@ -283,7 +283,7 @@ impl TilesShape {
         /// Mean size of a cell from which the number of its entries is taken as uniform modulo the
         /// slots of a group.
         const MANY: f64 = 64.0;
-        let cells = self.chunks() as f64 * self.blocks() as f64;
+        let cells = self.chunk_count() as f64 * self.blocks() as f64;
         if self.nnz == 0 {
             return 0;
         }
@@ -351,7 +351,7 @@ impl<T: Scalar> HostMatrix<T> for HostTiles<T> {
         let shape = &self.shape;
         let mut row_ptr = try_zeroed(shape.nrows + 1)?;
         let (mut col_idx, mut values) = (try_zeroed(shape.nnz)?, try_zeroed(shape.nnz)?);
-        for chunk in 0..shape.chunks() {
+        for chunk in 0..shape.chunk_count() {
             let first = shape.entries(chunk, &self.chunk_rows).start;
             for row in self.chunk_rows[chunk] as usize..self.chunk_rows[chunk + 1] as usize {
                 row_ptr[row + 1] = first + self.row_ends[row] as usize;

@@ -22,7 +22,7 @@ struct Cell {
 /// Packs a matrix.
 pub(super) fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<HostTiles<T>, Error> {
     let shape = TilesShape::new(plan, a.nrows(), a.ncols(), a.nnz(), T::KIND);
-    check(plan, "chunks", shape.chunks() as u64, MAX_CHUNKS)?;
+    check(plan, "chunks", shape.chunk_count() as u64, MAX_CHUNKS)?;
     let chunk_rows = chunk_rows(a.row_ptr(), u64::from(shape.chunk))?;
     let cells = cells(&shape, &chunk_rows, a.col_idx())?;
     let groups = |cells: &Vec<Cell>| cells.iter().map(|cell| u64::from(cell.groups)).sum::<u64>();
@@ -53,7 +53,7 @@ pub(super) fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<Hos
 
 /// Bounds of the tasks that threads process, in chunks.
 pub(super) fn tasks(shape: &TilesShape) -> Box<[usize]> {
-    partition(shape.chunks(), 1, |chunks| chunks as u64 * u64::from(shape.chunk))
+    partition(shape.chunk_count(), 1, |chunks| chunks as u64 * u64::from(shape.chunk))
 }
 
 /// Returns an error if `found` exceeds `most`.
@@ -86,7 +86,8 @@ fn cells(shape: &TilesShape, chunk_rows: &[u32], col_idx: &[u32]) -> Result<Vec<
         };
         Ok(keys.chunk_by(Key::is_beside).map(cell).collect())
     };
-    let all = parallel::map(shape.chunks(), 1, |chunk| sorters.with(|sorter| cells(sorter, chunk)));
+    let all =
+        parallel::map(shape.chunk_count(), 1, |chunk| sorters.with(|sorter| cells(sorter, chunk)));
     all.into_iter().collect()
 }
 
@@ -168,7 +169,7 @@ fn lay_out<T: Scalar>(
         Ok(())
     };
     let sorters = SparePool::new(|| Sorter::new(shape));
-    parallel::try_for_each_item(0..shape.chunks(), |chunk| {
+    parallel::try_for_each_item(0..shape.chunk_count(), |chunk| {
         sorters.with(|sorter| lay_out(sorter, chunk))
     })
 }

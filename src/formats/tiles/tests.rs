@@ -135,8 +135,8 @@ fn more_than_there_are_numbers_for_is_refused() {
         1 << 40,
         ScalarKind::F32,
     );
-    assert!(shape.chunks() as u64 > i32::MAX as u64);
-    let message = pack::check(&SMALL, "chunks", shape.chunks() as u64, i32::MAX as u64)
+    assert!(shape.chunk_count() as u64 > i32::MAX as u64);
+    let message = pack::check(&SMALL, "chunks", shape.chunk_count() as u64, i32::MAX as u64)
         .unwrap_err()
         .to_string();
     assert!(

@@ -69,10 +69,10 @@ fn elements_of_chunk<T: Scalar>(
         Field::Integer => quick_integer(text, start),
         Field::Real | Field::Pattern => quick_real(text, start),
     };
-    let mut part = Vec::new();
+    let mut content = Vec::new();
     let (lines, problem) =
-        each_line(text, range, quick, |line| element(line, field), |value| part.push(value));
-    ParsedChunk { part, lines, problem }
+        each_line(text, range, quick, |line| element(line, field), |value| content.push(value));
+    ParsedChunk { content, lines, problem }
 }
 
 /// Number of a line in any spelling, or the error.

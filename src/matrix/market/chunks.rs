@@ -16,7 +16,7 @@ const MIN_CHUNK_BYTES: usize = 1 << 15;
 /// Result of parsing one chunk.
 pub(super) struct ParsedChunk<P> {
     /// Parsed entries.
-    pub(super) part: P,
+    pub(super) content: P,
     /// Number of lines with an entry, up to the first invalid one.
     pub(super) lines: u64,
     /// Error in the first invalid line, if any.
@@ -25,7 +25,7 @@ pub(super) struct ParsedChunk<P> {
 
 impl Reader<'_> {
     /// Parses the text from `body` on, window by window. It should have `declared` lines with an
-    /// entry if that is known. Returns the parts in order.
+    /// entry if that is known. Returns the contents in order.
     ///
     /// `scratch` creates working memory that a thread reuses from one call of `parse` to the next.
     pub(super) fn in_chunks<S: Send, P: Send>(
@@ -36,7 +36,7 @@ impl Reader<'_> {
         scratch: impl Fn() -> S + Sync,
         parse: impl Fn(&mut S, &[u8], Range<usize>) -> ParsedChunk<P> + Sync,
     ) -> Result<Vec<P>, ParseProblem> {
-        let (mut parts, mut lines, mut start) = (Vec::new(), 0, body);
+        let (mut contents, mut lines, mut start) = (Vec::new(), 0, body);
         let spare = SparePool::new(scratch);
         loop {
             let (end, is_last) = (text.whole_lines(), text.is_last());
@@ -72,7 +72,7 @@ impl Reader<'_> {
                 if let Some(problem) = chunk.problem {
                     return Err(problem);
                 }
-                parts.push(chunk.part);
+                contents.push(chunk.content);
             }
             if is_last {
                 break;
@@ -85,7 +85,7 @@ impl Reader<'_> {
                 format!("the file ends after {lines} of the {declared} entries it declares");
             return Err(ParseProblem::at(text.bytes().len(), message));
         }
-        Ok(parts)
+        Ok(contents)
     }
 
     /// Size of the chunks of so many bytes.

@@ -26,17 +26,17 @@ pub(super) fn parse<T: Scalar>(
             count.fetch_add(above(header, entries), Relaxed);
         }
         match SortedRun::new(buckets, entries) {
-            Ok(part) => {
-                let count = collected.fetch_add(part.len(), Relaxed) + part.len();
+            Ok(content) => {
+                let count = collected.fetch_add(content.len(), Relaxed) + content.len();
                 let bytes = text.len() + count.saturating_mul(size_of::<MatrixEntry<T>>());
                 let problem = problem
                     .or_else(|| reader.check_memory::<T>(header, count).err())
                     .or_else(|| Some(memory::check_growth(bytes as u64).err()?.into()));
-                ParsedChunk { part, lines, problem }
+                ParsedChunk { content, lines, problem }
             }
             Err(error) => {
                 let problem = Some(problem.unwrap_or_else(|| error.into()));
-                ParsedChunk { part: SortedRun::empty(), lines, problem }
+                ParsedChunk { content: SortedRun::empty(), lines, problem }
             }
         }
     })

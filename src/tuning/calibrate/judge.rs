@@ -99,13 +99,13 @@ pub enum TimingBaseline {
     /// Chosen by predictions: a band of 1 %.
     Predicted(usize),
     /// Chosen by an earlier timing run: a band of [`HYSTERESIS`].
-    Remembered(usize),
+    Stored(usize),
 }
 
 impl TimingBaseline {
     fn place(self) -> usize {
         match self {
-            Self::Predicted(place) | Self::Remembered(place) => place,
+            Self::Predicted(place) | Self::Stored(place) => place,
         }
     }
 
@@ -113,7 +113,7 @@ impl TimingBaseline {
     fn band(self) -> (f64, f64) {
         match self {
             Self::Predicted(_) => (BAND, ACCEPT_CONFIDENCE),
-            Self::Remembered(_) => (HYSTERESIS, ELIMINATE_CONFIDENCE),
+            Self::Stored(_) => (HYSTERESIS, ELIMINATE_CONFIDENCE),
         }
     }
 }

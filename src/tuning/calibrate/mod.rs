@@ -109,7 +109,7 @@ pub(crate) fn shortlist<'a>(decision: &'a Decision, device: &DeviceSpec) -> Vec<
         matches!(c.verdict, Verdict::Tied | Verdict::Slower { .. })
             && time(c) <= NEAR * time(chosen)
     };
-    let kernel = |c: &Candidate| c.plan.kernel(Target::of(device));
+    let kernel = |c: &Candidate| c.plan.cost_key(Target::of(device));
     let mut kernels = Vec::new();
     let (mut firsts, mut others) = (Vec::new(), Vec::new());
     for candidate in std::iter::once(chosen).chain(decision.candidates.iter().filter(near)) {

@@ -340,13 +340,13 @@ fn the_field_has_the_best_of_every_kernel_that_is_near_before_the_second_of_any(
     assert_eq!(shortlist[0].plan, decision.plan);
     assert!(shortlist.len() > 2 && shortlist.len() <= MAX_CANDIDATES);
     assert!(shortlist.iter().all(|c| time(c) <= NEAR * time(shortlist[0])));
-    let kernels: Vec<&str> = shortlist.iter().map(|c| c.plan.kernel(Target::Cpu)).collect();
+    let kernels: Vec<&str> = shortlist.iter().map(|c| c.plan.cost_key(Target::Cpu)).collect();
     let near = decision
         .candidates
         .iter()
         .filter(|c| c.prediction.is_some() && time(c) <= NEAR * time(shortlist[0]));
     let families: std::collections::BTreeSet<&str> =
-        near.map(|c| c.plan.kernel(Target::Cpu)).collect();
+        near.map(|c| c.plan.cost_key(Target::Cpu)).collect();
     let mut first: Vec<&str> = kernels.clone();
     first.sort_unstable();
     first.dedup();

@@ -62,7 +62,7 @@ impl<A: PlanTimer> Check<'_, A> {
     }
 
     pub(super) fn kernel(&self, place: usize) -> &'static str {
-        self.candidates[place].plan.kernel(self.target)
+        self.candidates[place].plan.cost_key(self.target)
     }
 
     /// Predicted seconds of a product.

@@ -66,7 +66,7 @@ fn time(
     };
     let mut measure = |s: &TestSubject| {
         let run = |(plan, work): &(Plan, Work)| {
-            let kernel = plan.kernel(Target::Cpu);
+            let kernel = plan.cost_key(Target::Cpu);
             let sum = predictor.predict(plan, work, &s.features, ScalarKind::F64).1?;
             let product = sum.product() * law(s, kernel, work) * (noise * uniform()).exp();
             Some(PlanRun { plan: plan.clone(), work: *work, product, prepare: sum.prepare })

@@ -1,7 +1,7 @@
 //! SpMM with the chunks of `csr(balanced)` on a GPU: a thread multiplies each entry with a unit of
 //! adjacent vectors.
 
-use super::{Assignment, DeviceCsr};
+use super::{DeviceAssignment, DeviceCsr};
 use crate::device::{BLOCK, Gpu, Launch, Module, Queue, Scratch, kernels};
 use crate::formats::{DeviceSpmm, DeviceVectors, UnitKernels};
 use crate::{Error, Scalar};
@@ -30,13 +30,13 @@ impl<T: Scalar> ChunkSpmm<T> {
     ///
     /// Errors of the GPU and of kernel compilation.
     pub(super) fn of(matrix: Arc<DeviceCsr<T>>, gpu: Gpu) -> Result<Option<Self>, Error> {
-        let Assignment::Chunks(chunks, _) = &matrix.assignment else { return Ok(None) };
-        let (run, offset) = (matrix.chunking.cutting.run(), matrix.matrix.row_ptr.name());
+        let DeviceAssignment::Chunks(table, _) = &matrix.assignment else { return Ok(None) };
+        let (run, offset) = (matrix.chunk_options.size.run(), matrix.matrix.row_ptr.name());
         let module = Module::of(FILE, matrix.kernel.residency());
         let kernels = UnitKernels::load::<T>(gpu, module, |unit| {
             format!("{FILE}_chunks{run}_{}x{unit}_{offset}", T::KIND)
         })?;
-        let carries = Scratch::cleared(gpu, chunks.carry_words::<T>(Self::LIMIT));
+        let carries = Scratch::cleared(gpu, table.carry_words::<T>(Self::LIMIT));
         Ok(Some(Self { kernels, carries, matrix }))
     }
 }
@@ -44,7 +44,9 @@ impl<T: Scalar> ChunkSpmm<T> {
 impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
     unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error> {
         let DeviceCsr { matrix, assignment, kernel: spmv, .. } = &*self.matrix;
-        let Assignment::Chunks(chunks, _) = assignment else { unreachable!("`of` refuses others") };
+        let DeviceAssignment::Chunks(table, _) = assignment else {
+            unreachable!("`of` refuses others")
+        };
         let (unit, kernel) = self.kernels.of(&vectors);
         let carries = self.carries.on(queue)?;
         // One unit, unless the alignment of `x` permits only narrower ones.
@@ -55,11 +57,11 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
                 count: unit.min(vectors.count - first),
                 ..vectors
             };
-            let launch = Launch::new(chunks.count, BLOCK).with(kernels::csr_spmm::Spmm {
+            let launch = Launch::new(table.count, BLOCK).with(kernels::csr_spmm::Spmm {
                 row_ptr: matrix.row_ptr.ptr(),
                 cols: matrix.col_idx.ptr(),
                 values: matrix.values.ptr(),
-                chunks: chunks.table.ptr(),
+                chunks: table.chunks.ptr(),
                 nrows: matrix.nrows as u32,
                 nnz: matrix.values.len() as u64,
                 vectors: own.in_units(unit),

@@ -59,11 +59,11 @@ fn the_baseline_is_replaced_beyond_its_band() {
         let results = results(&[&[times[0]; 9], &[times[1]; 9], &[times[2]; 9]]);
         Judge::new(vec![0.0; 3]).winner(&results, baseline, |i| [0.0, 2.0, 1.0][i])
     };
-    let (predicted, remembered) = (TimingBaseline::Predicted(0), TimingBaseline::Remembered(0));
+    let (predicted, stored) = (TimingBaseline::Predicted(0), TimingBaseline::Stored(0));
     assert_eq!(wins([1.008, 1.0, 1.2], predicted), Some(0));
     assert_eq!(wins([1.02, 1.0, 1.2], predicted), Some(1));
-    assert_eq!(wins([1.02, 1.0, 1.2], remembered), Some(0));
-    assert_eq!(wins([1.05, 1.0, 1.2], remembered), Some(1));
+    assert_eq!(wins([1.02, 1.0, 1.2], stored), Some(0));
+    assert_eq!(wins([1.05, 1.0, 1.2], stored), Some(1));
     assert_eq!(
         wins([1.05, 1.0, 1.005], predicted),
         Some(2),
@@ -71,7 +71,7 @@ fn the_baseline_is_replaced_beyond_its_band() {
     );
     assert_eq!(wins([1.05, 1.0, 1.03], predicted), Some(1));
     assert_eq!(
-        wins([1.03, 1.0, 1.2], TimingBaseline::Remembered(7)),
+        wins([1.03, 1.0, 1.2], TimingBaseline::Stored(7)),
         Some(1),
         "one that failed stands for nothing"
     );
@@ -151,7 +151,7 @@ fn ten_races(dice: &mut NoiseSource, sigma: f64) -> [Vec<f64>; 2] {
     let predictions: Vec<f64> = times.iter().map(|time| time * dice.normal(0.12).exp()).collect();
     let least = times.iter().copied().fold(f64::INFINITY, f64::min);
     let predicted = (0..PLANS).min_by(|&a, &b| predictions[a].total_cmp(&predictions[b])).unwrap();
-    let (mut fresh, mut successive, mut remembered) = (Vec::new(), Vec::new(), None);
+    let (mut fresh, mut successive, mut stored) = (Vec::new(), Vec::new(), None);
     for _ in 0..10 {
         let rounds: Vec<Vec<f64>> = times
             .iter()
@@ -165,10 +165,9 @@ fn ten_races(dice: &mut NoiseSource, sigma: f64) -> [Vec<f64>; 2] {
             let judge = Judge::new(vec![0.0; PLANS]);
             judge.winner(&results, baseline, |i| predictions[i]).unwrap()
         };
-        let standing =
-            remembered.map_or(TimingBaseline::Predicted(predicted), TimingBaseline::Remembered);
+        let standing = stored.map_or(TimingBaseline::Predicted(predicted), TimingBaseline::Stored);
         fresh.push(times[decide(TimingBaseline::Predicted(predicted))] / least);
-        remembered = Some(decide(standing));
+        stored = Some(decide(standing));
         successive.push(times[decide(standing)] / least);
     }
     [fresh, successive]
