@@ -199,10 +199,10 @@ struct LoadType<16> {
 // multiple of four. Threads past `count` load the last group of four again.
 template <bool IN_L2, u32 RUN, typename V>
 __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
-    constexpr u32 GROUP = RUN < 4 ? RUN : 4, TOGETHER = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
-    using Bits = typename LoadType<TOGETHER * sizeof(V)>::Type;
+    constexpr u32 GROUP = RUN < 4 ? RUN : 4, PER_LOAD = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
+    using Bits = typename LoadType<PER_LOAD * sizeof(V)>::Type;
     struct alignas(sizeof(Bits)) LoadedElements {
-        V at[TOGETHER];
+        V at[PER_LOAD];
     };
     // The array may end within the last four.
     if (base + (count + 3) / 4 * 4 <= nnz) {
@@ -210,11 +210,11 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
         for (u32 q = 0; q < RUN; q += GROUP) {
             const V *from = array + base + min(threadIdx.x * RUN + q, (count - 1) / GROUP * GROUP);
 #pragma unroll
-            for (u32 v = 0; v < GROUP; v += TOGETHER) {
+            for (u32 v = 0; v < GROUP; v += PER_LOAD) {
                 Bits bits = fetch<IN_L2>(reinterpret_cast<const Bits *>(from + v));
                 LoadedElements loaded = *reinterpret_cast<LoadedElements *>(&bits);
 #pragma unroll
-                for (u32 w = 0; w < TOGETHER; ++w) run[q + v + w] = loaded.at[w];
+                for (u32 w = 0; w < PER_LOAD; ++w) run[q + v + w] = loaded.at[w];
             }
         }
     } else {

@@ -231,12 +231,12 @@ template <u32 GROUP, u32 INS, u32 OUTS, typename T, typename Each>
 __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS],
                                                  PassShare share, Each each) {
     constexpr u32 SIZE = Vector16<T>::SIZE;
-    u64 vectors16 = share.vectors16, stride = u64(share.groups) * GROUP * TOGETHER;
-    for (u64 base = u64(share.group) * GROUP * TOGETHER + threadIdx.x % GROUP; base < vectors16; base += stride) {
-        Vector16<T> in[TOGETHER][INS];
-        u64 at[TOGETHER];
+    u64 vectors16 = share.vectors16, stride = u64(share.groups) * GROUP * LOADS;
+    for (u64 base = u64(share.group) * GROUP * LOADS + threadIdx.x % GROUP; base < vectors16; base += stride) {
+        Vector16<T> in[LOADS][INS];
+        u64 at[LOADS];
 #pragma unroll
-        for (u32 t = 0; t < TOGETHER; ++t) {
+        for (u32 t = 0; t < LOADS; ++t) {
             // Vectors past the end repeat the last one.
             u64 i = min(base + t * GROUP, vectors16 - 1);
             at[t] = share.backward ? vectors16 - 1 - i : i;
@@ -245,15 +245,15 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
         for (u32 k = 0; k < INS; ++k) {
             if (from[k] != nullptr) {
 #pragma unroll
-                for (u32 t = 0; t < TOGETHER; ++t)
+                for (u32 t = 0; t < LOADS; ++t)
                     in[t][k] = reinterpret_cast<const Vector16<T> *>(from[k] + share.start)[at[t]];
             } else {
 #pragma unroll
-                for (u32 t = 0; t < TOGETHER; ++t) in[t][k] = Vector16<T>{};
+                for (u32 t = 0; t < LOADS; ++t) in[t][k] = Vector16<T>{};
             }
         }
 #pragma unroll
-        for (u32 t = 0; t < TOGETHER; ++t) {
+        for (u32 t = 0; t < LOADS; ++t) {
             if (base + t * GROUP >= vectors16) break;
             Vector16<T> out[OUTS];
 #pragma unroll

@@ -27,7 +27,7 @@ const COPIED_COLUMNS: usize = 1 << 12;
 
 /// Columns that are copied for one vector before the next vector: whole cache lines on both sides,
 /// which stay in the fastest cache even if the distance of vectors is a power of two.
-const COPIED_TOGETHER: usize = 32;
+const COPIED_BLOCK: usize = 32;
 
 /// Memory layout of a multivector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,9 +299,9 @@ pub(super) fn to_row_major<T: Scalar>(x: &[T], len: usize, count: usize, copy: &
     let tasks = copy.chunks_mut(COPIED_COLUMNS * count).enumerate();
     parallel::for_each_item(tasks, |(task, copy)| {
         let from = task * COPIED_COLUMNS;
-        for (block, copy) in copy.chunks_mut(COPIED_TOGETHER * count).enumerate() {
+        for (block, copy) in copy.chunks_mut(COPIED_BLOCK * count).enumerate() {
             for v in 0..count {
-                let vector = &x[v * len + from + block * COPIED_TOGETHER..];
+                let vector = &x[v * len + from + block * COPIED_BLOCK..];
                 copy.chunks_exact_mut(count).zip(vector).for_each(|(to, &element)| to[v] = element);
             }
         }

@@ -14,7 +14,7 @@ pub const RING: u16 = 128;
 pub(super) const MAX_CODE: usize = 32;
 
 /// Number of vector loads of a thread at a time.
-pub(super) const TOGETHER: usize = 2;
+pub(super) const LOADS: usize = 2;
 
 /// Encoding of an absent coefficient.
 pub(super) const ABSENT: u64 = 0xFFFF;

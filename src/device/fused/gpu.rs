@@ -1,6 +1,6 @@
 //! Passes on a GPU: launches of kernels/vector.cu.
 
-use super::constants::{ABSENT, COMBINE_BLOCKS, DOTS_BLOCKS, STEP_BLOCKS, TOGETHER};
+use super::constants::{ABSENT, COMBINE_BLOCKS, DOTS_BLOCKS, LOADS, STEP_BLOCKS};
 use super::{Coefficient, Combine, Dots, Partner, Program, Step};
 use crate::device::peers::PeerSums;
 use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scratch, kernels};
@@ -77,7 +77,7 @@ impl GpuPasses {
         let per_vector16 = VECTOR_BYTES / size_of::<T>();
         let aligned = vectors().all(|vector| vector.address().is_multiple_of(VECTOR_BYTES as u64));
         let vectors16 = if aligned { len / per_vector16 } else { 0 };
-        let rounds = len.div_ceil(per_vector16).div_ceil(BLOCK as usize * TOGETHER);
+        let rounds = len.div_ceil(per_vector16).div_ceil(BLOCK as usize * LOADS);
         let blocks = rounds.clamp(1, self.gpu.multiprocessors() * most);
         Frame { blocks: blocks as u32, len: len as u64, vectors16: vectors16 as u64 }
     }

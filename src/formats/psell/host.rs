@@ -19,7 +19,7 @@ const BATCH: usize = 64;
 
 /// Smallest number of rows and entries per thread: some 100 µs, the time to wake a thread pool and
 /// to wait for it.
-const TOGETHER: usize = 1 << 16;
+const MIN_WORK_PER_THREAD: usize = 1 << 16;
 
 /// A packed SELL matrix in host memory.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl<'a> SlicedRows<'a> {
             batch
         };
         let batches = slices.div_ceil(BATCH);
-        let least = batches * TOGETHER / (self.rows() + self.col_idx.len()).max(1);
+        let least = batches * MIN_WORK_PER_THREAD / (self.rows() + self.col_idx.len()).max(1);
         parallel::map(batches, least, encode)
     }
 

@@ -235,8 +235,8 @@ impl Display for PsellPlan {
     }
 }
 
-/// Cost keys of the fallback kernels of one that was not measured, the nearest first: without separate long rows,
-/// with unchanged values, which differ only in bytes, and with neither.
+/// Cost keys of the fallback kernels of one that was not measured, the nearest first: without
+/// separate long rows, with unchanged values, which differ only in bytes, and with neither.
 pub(super) fn fallback_cost_keys(key: &str) -> Vec<String> {
     let full_width = Precision::ALL.iter().find_map(|precision| {
         let (order, rest) = key.split_once(&format!(".{precision}"))?;

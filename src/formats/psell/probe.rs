@@ -29,7 +29,7 @@ const MIN_SAMPLES: usize = 2;
 const WINDOW: usize = 512;
 
 /// Slices per parallel task: distributing fewer takes longer than sampling them.
-const TOGETHER: usize = 16;
+const SLICES_PER_TASK: usize = 16;
 
 /// Slices of each window that is sorted for the sample: sorting a window costs as much as sampling
 /// a few slices.
@@ -223,7 +223,7 @@ impl<'a> RowSample<'a> {
 
     /// Samples that are slices of rows in natural order.
     fn natural(&self, split: u32) -> Vec<SliceBatch> {
-        self.batches(split, TOGETHER, |number, rows| {
+        self.batches(split, SLICES_PER_TASK, |number, rows| {
             let mut batch = SliceBatch::default();
             let first = number * LANES;
             // As in `SlicedRows::first_row`, by the numbers of the rows in the matrix.
@@ -235,7 +235,7 @@ impl<'a> RowSample<'a> {
 
     /// Encodes some slices of every sample, after sorting its rows as one window.
     fn sorted(&self, split: u32) -> Vec<SliceBatch> {
-        self.batches(split, TOGETHER / SLICES_PER_WINDOW, |number, rows| {
+        self.batches(split, SLICES_PER_TASK / SLICES_PER_WINDOW, |number, rows| {
             // A window is small; without memory for its order, the natural one is measured.
             let perm = Order::Windows(WINDOW).short_rows(rows.row_ptr, split).ok().flatten();
             let sorted = SlicedRows { perm: perm.as_deref(), ..rows };
