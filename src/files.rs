@@ -305,7 +305,8 @@ pub fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// An error if the file cannot be opened, or if it is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let mut options = File::options();
-    #[cfg(unix)]
+    // Miri has no such flag.
+    #[cfg(all(unix, not(miri)))]
     options.custom_flags(libc::O_NONBLOCK);
     regular(options.read(true).open(path)?)
 }
