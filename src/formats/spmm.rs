@@ -154,8 +154,8 @@ pub(crate) enum SpmmData<T: Scalar> {
 }
 
 impl<T: Scalar> SpmmData<T> {
-    /// Creates the data for a matrix of `ncols` columns. None if its format has no kernels for SpMM
-    /// on its device.
+    /// Creates the data for a matrix of `ncols` columns. None if it is on a GPU and its format has
+    /// no kernels for SpMM.
     ///
     /// # Errors
     ///
@@ -180,8 +180,8 @@ impl<T: Scalar> SpmmData<T> {
 }
 
 impl<T: Scalar> ResidentMatrix<T> {
-    /// Largest number of vectors for which SpMM with the packed arrays is as fast as with a second
-    /// packing; 0 if it cannot use them.
+    /// Largest number of vectors in a layout for which SpMM with the packed arrays is as fast as
+    /// with a second packing; 0 if it cannot use them.
     pub(crate) fn spmm_limit(&self, layout: Layout) -> usize {
         match self {
             Self::Host(matrix) => matrix.spmm_limit(layout),

@@ -59,7 +59,7 @@ impl<T: Scalar + ComplexField> LinOp<T> for SparseOp<T> {
             Multivector::column_major(&mut y, count),
         );
         if product.is_err() {
-            // Memory for a second packing may be missing.
+            // Memory for a second packing or a buffer may be missing.
             return columns(out, rhs, |x, y| SparseOp::apply(self, x, y));
         }
         let nrows = out.nrows();

@@ -94,8 +94,9 @@ impl<T: Scalar> SpmmPacking<T> {
 }
 
 impl<T: Scalar> SparseOp<T> {
-    /// `Y = A X` for several vectors (SpMM). One pass over the matrix multiplies at least 8 vectors
-    /// if their alignment permits wide loads, in far less time than 8 SpMVs.
+    /// `Y = A X` for several vectors (SpMM). With kernels of its own, one pass over the matrix
+    /// multiplies at least 8 vectors if their alignment permits wide loads, in far less time than 8
+    /// SpMVs.
     ///
     /// `x` has vectors of `ncols` elements, `y` as many of `nrows` in the same [`Layout`];
     /// [`Layout::RowMajor`] is the faster one. `y` is overwritten without being read. For more than
@@ -104,9 +105,9 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// On the CPU an SpMM uses the rows of CSR, or for 2 and 3 vectors in [`Layout::ColumnMajor`]
     /// the plan's own arrays, one vector after the other. On a GPU it uses packed SELL, or
-    /// `csr(balanced)` for up to 4 vectors in f32 and 2 in f64. Under other plans, or with more
-    /// vectors, the matrix is packed a second time at the first such SpMM;
-    /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
+    /// `csr(balanced)` for up to 4 vectors in f32 and 2 in f64. The first SpMM that the plan's own
+    /// arrays do not serve packs the matrix a second time; [`explain`](Self::explain) reports it,
+    /// and [`memory_bytes`](Self::memory_bytes) counts it.
     /// One vector is multiplied as by [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
@@ -223,9 +224,8 @@ impl<T: Scalar> SparseOp<T> {
     /// `Y = A X` for several vectors on the operator's device; otherwise as
     /// [`apply_multi`](Self::apply_multi), and enqueued as by [`apply_device`](Self::apply_device).
     ///
-    /// The first such product, and under `csr(balanced)` the first of more vectors than it
-    /// multiplies, may pack the matrix a second time, and waits for that. Later ones neither wait
-    /// nor allocate, except for working memory at the first product on a stream: words
+    /// The first such product that the plan's own arrays do not serve packs the matrix a second
+    /// time, and waits for that. Later ones neither wait nor allocate, except for working memory at the first product on a stream: words
     /// for rows that several blocks add up, and 64 bytes for every column where vectors have to be
     /// interleaved, which is in [`Layout::ColumnMajor`] and where a row of the vectors is no
     /// multiple of 8 bytes in f32 and of 16 in f64.

@@ -36,8 +36,13 @@ pub(crate) fn check_few<T: Scalar>(format: FormatKind) {
         let layout = Layout::ColumnMajor;
         let count = matrix.spmm_limit(layout).min(5);
         let shape = SpmmShape { count, ncols, nrows, layout };
+        let times = |v: usize| x.iter().map(move |x| T::from_f64(x.to_f64() * (v + 1) as f64));
+        let vectors: Vec<Vec<T>> = (0..count).map(|v| times(v).collect()).collect();
         let mut y = vec![T::from_f64(f64::NAN); count * nrows];
-        matrix.multiply_multivector(&data, shape, &x.repeat(count), &mut y).unwrap();
-        y.chunks(nrows).for_each(check);
+        matrix.multiply_multivector(&data, shape, &vectors.concat(), &mut y).unwrap();
+        for (x, y) in vectors.iter().zip(y.chunks(nrows)) {
+            let checked = Oracle::of(a.view(), x).check(y);
+            checked.unwrap_or_else(|wrong| panic!("{text}, {count} vectors: {wrong}"));
+        }
     }
 }

@@ -91,6 +91,16 @@ pub enum Verdict {
     Timed(TimingOutcome),
 }
 
+impl Verdict {
+    /// True for a candidate that may win a timing run.
+    pub(super) fn may_be_timed(&self) -> bool {
+        matches!(
+            self,
+            Self::Tied | Self::Slower { .. } | Self::OutOfBounds { by: ExcludedBy::Prediction, .. }
+        )
+    }
+}
+
 /// Rule that excludes slow candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExcludedBy {

@@ -174,9 +174,11 @@ pub fn select(
     let plans = Plan::candidates(analysis, Some(&costs), Target::of(device));
     let mut candidates: Vec<_> =
         plans.into_iter().map(|plan| predict(plan, analysis, &predictor, &request)).collect();
-    bounds::exclude_predicted(&mut candidates, analysis.rows.nnz, device);
-    let time = |c: &Candidate| match (&c.verdict, &c.prediction) {
-        (Verdict::Tied, Some(prediction)) => prediction.amortised(request.expected_calls),
+    bounds::exclude_predicted(&mut candidates, request.expected_calls, analysis.rows.nnz, device);
+    let time = |c: &Candidate| match &c.prediction {
+        Some(prediction) if c.verdict.may_be_timed() => {
+            prediction.amortised(request.expected_calls)
+        }
         _ => f64::INFINITY,
     };
     let rank = |c: &Candidate| {
@@ -194,7 +196,7 @@ pub fn select(
     order::ascending(&mut candidates, &time);
     for candidate in &mut candidates {
         let ratio = time(candidate) / time(&winner);
-        if ratio > 1.0 + TIE_BAND && ratio.is_finite() {
+        if candidate.verdict == Verdict::Tied && ratio > 1.0 + TIE_BAND && ratio.is_finite() {
             let because = cause(&winner, candidate, request.expected_calls);
             candidate.verdict = Verdict::Slower { ratio, because };
         }
@@ -423,6 +425,27 @@ mod tests {
             let product = |d: &Decision| d.chosen().unwrap().prediction.unwrap().product();
             assert!(product(&often) <= product(&once), "{spec}");
         }
+    }
+
+    #[test]
+    fn no_gpu_candidate_is_predicted_to_be_far_slower_than_csr_balanced() {
+        let mut excluded = 0;
+        for spec in ["fem3d,n=24", "webbase,rows=100k"] {
+            let decision = choose_on_gpu(spec, |_| {});
+            let product = |c: &Candidate| c.prediction.unwrap().product();
+            let is_balanced = |c: &&Candidate| c.plan.to_string() == "csr(balanced)";
+            let balanced = product(decision.candidates.iter().find(is_balanced).unwrap());
+            for c in &decision.candidates {
+                match c.verdict {
+                    Verdict::OutOfBounds { by: ExcludedBy::Prediction, .. } => excluded += 1,
+                    Verdict::Tied | Verdict::Slower { .. } => {
+                        assert!(product(c) <= 1.3 * balanced, "{spec}: {}", c.plan);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(excluded > 0);
     }
 
     #[test]

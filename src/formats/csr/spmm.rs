@@ -16,20 +16,20 @@ use std::sync::PoisonError;
 
 /// Number of sums that are buffered before they are written if vectors are stored one after the
 /// other: complete cache lines of each vector, however far apart they are.
-const GATHERED: usize = 1024;
+const BUFFERED: usize = 1024;
 
 /// A row-major multivector, and the destination of its product.
 ///
-/// Element `c` of vector `v` is at `x[c · stride + v]`, row `r` of its product at
-/// `y[r · row + v · vector]`.
+/// Element `c` of vector `v` is at `x[c · x_stride + v]`, row `r` of its product at
+/// `y[r · row_stride + v · vector_stride]`.
 #[derive(Clone, Copy)]
 struct RowMajorVectors<'a, T> {
     x: &'a [T],
-    stride: usize,
+    x_stride: usize,
     y: Output<T>,
-    row: usize,
-    vector: usize,
-    /// Number of vectors; small if `vector` is not 1.
+    row_stride: usize,
+    vector_stride: usize,
+    /// Number of vectors; small if `vector_stride` is not 1.
     count: usize,
 }
 
@@ -46,11 +46,12 @@ impl<T: Scalar> HostCsr<T> {
         y: &mut [T],
         buffers: &HostBuffers<T>,
     ) -> Result<(), Error> {
-        let (_, [row, vector]) = shape.strides();
-        let multiply = |x: &[T], stride, count, y: &mut [T]| {
+        let (_, [row_stride, vector_stride]) = shape.strides();
+        let multiply = |x: &[T], x_stride, count, y: &mut [T]| {
             let y = Output::new(y);
+            let vectors = RowMajorVectors { x, x_stride, y, row_stride, vector_stride, count };
             // SAFETY: the lengths are right; `y` is borrowed exclusively.
-            unsafe { self.multiply_rows(RowMajorVectors { x, stride, y, row, vector, count }) };
+            unsafe { self.multiply_rows(vectors) };
         };
         if shape.layout == Layout::RowMajor {
             multiply(x, shape.count, shape.count, y);
@@ -76,7 +77,7 @@ impl<T: Scalar> HostCsr<T> {
     /// `x` holds the elements of every column and vector, `y` has room for every row and vector,
     /// and nothing else writes there.
     unsafe fn multiply_rows(&self, vectors: RowMajorVectors<'_, T>) {
-        let RowMajorVectors { y, row, .. } = vectors;
+        let RowMajorVectors { y, row_stride, .. } = vectors;
         for_each_task(&self.assignment.tasks, |task| {
             let rows = match self.assignment.plan {
                 CsrPlan::Balanced => self.rows_that_begin_in(task),
@@ -84,7 +85,7 @@ impl<T: Scalar> HostCsr<T> {
             };
             // SAFETY: the matrix was checked; tasks share no row.
             for_each_block(self, rows, &|block, rows| unsafe {
-                let y = y.skip(block.first_row * row);
+                let y = y.skip(block.first_row * row_stride);
                 dispatch(&SpmmKernel { a: block, vectors: RowMajorVectors { y, ..vectors } }, rows);
             });
         });
@@ -100,21 +101,21 @@ struct SpmmKernel<'a, T> {
 impl<T: Scalar> CpuKernel<T> for SpmmKernel<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(&self, rows: Range<usize>) {
-        let RowMajorVectors { y, row: step, vector, count, .. } = self.vectors;
-        let direct = vector == 1;
-        let at_once = if direct { rows.len().max(1) } else { GATHERED / count };
-        let mut gathered = [const { MaybeUninit::<T>::uninit() }; GATHERED];
-        let gathered = gathered.as_mut_ptr().cast::<T>();
+        let RowMajorVectors { y, row_stride, vector_stride, count, .. } = self.vectors;
+        let direct = vector_stride == 1;
+        let at_once = if direct { rows.len().max(1) } else { BUFFERED / count };
+        let mut buffer = [const { MaybeUninit::<T>::uninit() }; BUFFERED];
+        let buffer = buffer.as_mut_ptr().cast::<T>();
         // SAFETY: the rows belong to this task, and there is room for every vector. Sums are
-        // gathered before they are read.
+        // buffered before they are read.
         unsafe {
             for start in rows.clone().step_by(at_once) {
                 let block = start..rows.end.min(start + at_once);
                 for row in block.clone() {
                     let to = if direct {
-                        y.at(row * step)
+                        y.at(row * row_stride)
                     } else {
-                        gathered.wrapping_add((row - start) * count)
+                        buffer.wrapping_add((row - start) * count)
                     };
                     self.row::<V>(row, to);
                 }
@@ -123,8 +124,8 @@ impl<T: Scalar> CpuKernel<T> for SpmmKernel<'_, T> {
                 }
                 for v in 0..count {
                     for row in block.clone() {
-                        let sum = element(gathered, (row - start) * count + v);
-                        y.set(row * step + v * vector, sum);
+                        let sum = element(buffer, (row - start) * count + v);
+                        y.set(row * row_stride + v * vector_stride, sum);
                     }
                 }
             }
@@ -148,31 +149,31 @@ impl<T: Scalar> SpmmKernel<'_, T> {
         unsafe {
             if const { V::COMPACT } {
                 while first + 8 <= count {
-                    self.array::<8>(entries.clone(), first, to);
+                    self.scalar_products::<8>(entries.clone(), first, to);
                     first += 8;
                 }
             }
             while const { !V::COMPACT } && first + 2 * V::LANES <= count {
-                self.vectors::<V, 2, 2>(entries.clone(), first, to);
+                self.simd_products::<V, 2, 2>(entries.clone(), first, to);
                 first += 2 * V::LANES;
             }
             if const { !V::COMPACT } && first + V::LANES <= count {
-                self.vectors::<V, 1, 4>(entries.clone(), first, to);
+                self.simd_products::<V, 1, 4>(entries.clone(), first, to);
                 first += V::LANES;
             }
             // The remainder is less than a vector: eight, four, and up to three at a time.
             if const { V::LANES > 8 && !V::COMPACT } && (count - first) & 8 != 0 {
-                self.array::<8>(entries.clone(), first, to);
+                self.scalar_products::<8>(entries.clone(), first, to);
                 first += 8;
             }
             if (count - first) & 4 != 0 {
-                self.array::<4>(entries.clone(), first, to);
+                self.scalar_products::<4>(entries.clone(), first, to);
                 first += 4;
             }
             match count - first {
-                3 => self.array::<3>(entries, first, to),
-                2 => self.array::<2>(entries, first, to),
-                1 => self.array::<1>(entries, first, to),
+                3 => self.scalar_products::<3>(entries, first, to),
+                2 => self.scalar_products::<2>(entries, first, to),
+                1 => self.scalar_products::<1>(entries, first, to),
                 _ => {}
             }
         }
@@ -189,7 +190,7 @@ impl<T: Scalar> SpmmKernel<'_, T> {
         // SAFETY: the caller's promise; columns of a checked matrix are those of `x`.
         unsafe {
             let col = element(self.a.col_idx.as_ptr(), k) as usize;
-            let x = element_at(self.vectors.x.as_ptr(), col * self.vectors.stride + first);
+            let x = element_at(self.vectors.x.as_ptr(), col * self.vectors.x_stride + first);
             (element(self.a.values.as_ptr(), k), x)
         }
     }
@@ -201,7 +202,7 @@ impl<T: Scalar> SpmmKernel<'_, T> {
     ///
     /// As [`row`](Self::row), for its entries and these vectors.
     #[inline(always)]
-    unsafe fn vectors<V: Vector<T>, const G: usize, const U: usize>(
+    unsafe fn simd_products<V: Vector<T>, const G: usize, const U: usize>(
         &self,
         entries: Range<usize>,
         first: usize,
@@ -246,7 +247,12 @@ impl<T: Scalar> SpmmKernel<'_, T> {
     ///
     /// As [`row`](Self::row), for its entries and these vectors.
     #[inline(always)]
-    unsafe fn array<const K: usize>(&self, entries: Range<usize>, first: usize, to: *mut T) {
+    unsafe fn scalar_products<const K: usize>(
+        &self,
+        entries: Range<usize>,
+        first: usize,
+        to: *mut T,
+    ) {
         const U: usize = 4;
         let mut sums = [[T::ZERO; K]; U];
         let whole = entries.start + entries.len() / U * U;

@@ -11,7 +11,7 @@ mod settle;
 mod tests;
 
 use super::caches::CacheState;
-use super::decision::{Candidate, Decision, TimedPlan, TimingOutcome, TimingRun, Verdict};
+use super::decision::{Candidate, Decision, TimedPlan, TimingOutcome, TimingRun};
 use super::plan_timer::{PlanTimer, Ready};
 use super::profile::Fit;
 use super::stopwatch::{Clock, Policy, Samples, TimedBatch, time_interleaved_until};
@@ -105,10 +105,7 @@ pub(crate) fn shortlist<'a>(decision: &'a Decision, device: &DeviceSpec) -> Vec<
     let calls = decision.request.expected_calls;
     let time = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |p| p.amortised(calls));
     let Some(chosen) = decision.chosen() else { return Vec::new() };
-    let near = |c: &&Candidate| {
-        matches!(c.verdict, Verdict::Tied | Verdict::Slower { .. })
-            && time(c) <= NEAR * time(chosen)
-    };
+    let near = |c: &&Candidate| c.verdict.may_be_timed() && time(c) <= NEAR * time(chosen);
     let kernel = |c: &Candidate| c.plan.cost_key(Target::of(device));
     let mut kernels = Vec::new();
     let (mut firsts, mut others) = (Vec::new(), Vec::new());

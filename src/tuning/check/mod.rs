@@ -10,9 +10,7 @@ mod expectation;
 #[cfg(test)]
 mod tests;
 
-use super::decision::{
-    Candidate, Decision, TIE_BAND, TimedPlan, TimingOutcome, TimingRun, Verdict,
-};
+use super::decision::{Candidate, Decision, TIE_BAND, TimedPlan, TimingOutcome, TimingRun};
 use super::plan_timer::{PlanTimer, Ready};
 use super::stopwatch::{Clock, Samples};
 use crate::Error;
@@ -137,7 +135,7 @@ fn products(decision: &Decision, entries: u64) -> u64 {
 
 /// True for a candidate besides the predicted plan that may replace it.
 fn may_be_chosen(candidate: &Candidate) -> bool {
-    matches!(candidate.verdict, Verdict::Tied | Verdict::Slower { .. })
+    candidate.verdict.may_be_timed()
 }
 
 /// Result of a check.
