@@ -225,10 +225,10 @@ impl<T: Scalar> SparseOp<T> {
     /// [`apply_multi`](Self::apply_multi), and enqueued as by [`apply_device`](Self::apply_device).
     ///
     /// The first such product that the plan's own arrays do not serve packs the matrix a second
-    /// time, and waits for that. Later ones neither wait nor allocate, except for working memory at the first product on a stream: words
-    /// for rows that several blocks add up, and 64 bytes for every column where vectors have to be
-    /// interleaved, which is in [`Layout::ColumnMajor`] and where a row of the vectors is no
-    /// multiple of 8 bytes in f32 and of 16 in f64.
+    /// time, and waits for that. Later ones neither wait nor allocate, except for working memory at
+    /// the first product on a stream: words for rows that several blocks add up, and 64 bytes for
+    /// every column where vectors have to be interleaved, which is in [`Layout::ColumnMajor`] and
+    /// where a row of the vectors is no multiple of 8 bytes in f32 and of 16 in f64.
     ///
     /// # Errors
     ///

@@ -7,7 +7,8 @@
 //!   [`MAX_ESTIMATE`]. Estimates use exact quantities alone: bytes, slots, rows, and the critical
 //!   path. No wrong prediction gets past this rule.
 //! - The prediction of the profile, which knows the caches, over that of `csr(balanced)` is at most
-//!   [`MAX_PREDICTION`], while that plan may be chosen. A plan beyond it can still win a timing run.
+//!   [`MAX_PREDICTION`], while that plan may be chosen. A plan beyond it can still win a timing
+//!   run.
 //!
 //! In the records of an H200, whose profile is fitted to their random structures: none of 900
 //! candidates on real matrices takes more than twice as long as `csr(balanced)`, and 29 of 15,000
@@ -80,9 +81,13 @@ mod tests {
     use super::*;
     use crate::device::GpuSpec;
     use crate::formats::Work;
-    use crate::matrix::CsrMatrix;
+    use crate::matrix::{CsrMatrix, gallery};
     use crate::tuning::cost::{Coefficients, Term};
+    use crate::tuning::decision::Request;
     use crate::tuning::prediction::Prediction;
+    use crate::tuning::profile::Profile;
+    use crate::tuning::select::select;
+    use std::sync::Arc;
 
     fn gpu() -> DeviceSpec {
         let gpu = GpuSpec { l2_bytes: 60 << 20, memory_bytes: 1 << 37, driver: "13.0".to_owned() };
@@ -198,6 +203,32 @@ mod tests {
         assert!(verdicts(1000, MIN - 1, Verdict::Tied)[2] == Verdict::Tied);
         assert!(verdicts(10, MIN, Verdict::Tied)[2] == Verdict::Tied);
         assert!(verdicts(1000, MIN, Verdict::TooLarge { limit: 1 })[2] == Verdict::Tied);
+    }
+
+    #[test]
+    fn no_gpu_candidate_is_predicted_to_be_far_slower_than_csr_balanced() {
+        let text = include_str!("../../models/nvidia-h200.ron");
+        let profile = Arc::new(Profile::parse("h200", text).unwrap());
+        let mut excluded = 0;
+        for spec in ["fem3d,n=24", "webbase,rows=100k"] {
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+            let analysis = Analysis::of(a.view());
+            let request = Request::new(&analysis, ScalarKind::F32, u64::MAX);
+            let decision = select(&analysis, &profile.device, profile.clone(), request).unwrap();
+            let product = |c: &Candidate| c.prediction.unwrap().product();
+            let is_balanced = |c: &&Candidate| c.plan.to_string() == "csr(balanced)";
+            let balanced = product(decision.candidates.iter().find(is_balanced).unwrap());
+            for c in &decision.candidates {
+                match c.verdict {
+                    Verdict::OutOfBounds { by: ExcludedBy::Prediction, .. } => excluded += 1,
+                    Verdict::Tied | Verdict::Slower { .. } => {
+                        assert!(product(c) <= 1.3 * balanced, "{spec}: {}", c.plan);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(excluded > 0);
     }
 
     #[test]
