@@ -6,7 +6,7 @@ use crate::analysis::Analysis;
 use crate::formats::{Plan, Work};
 use crate::matrix::gallery;
 use crate::tuning::cost::Term;
-use crate::tuning::decision::{Basis, ExcludedBy, Request, Verdict};
+use crate::tuning::decision::{Basis, Request, Verdict};
 use crate::tuning::prediction::Prediction;
 use crate::tuning::profile::Profile;
 use crate::tuning::select::select;
