@@ -239,12 +239,12 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     }
 
     /// Largest number of vectors in a layout for which [`spmm`](Self::spmm) is about as fast as
-    /// with a second packing. By default three that are stored one after the other: on two cores
-    /// of Zen 4, two SpMVs take 0.2 to 1.4 times as long as SpMM with CSR, four up to 2.3 times.
+    /// with a second packing. By default two that are stored one after the other: on two cores of
+    /// Zen 4, two SpMVs take 0.2 to 1.4 times as long as SpMM with CSR, three up to twice.
     fn spmm_limit(&self, layout: Layout) -> usize {
         match layout {
             Layout::RowMajor => 0,
-            Layout::ColumnMajor => 3,
+            Layout::ColumnMajor => 2,
         }
     }
 

@@ -103,7 +103,7 @@ impl<T: Scalar> SparseOp<T> {
     /// one vector its bits are the same for every call with vectors of the same alignment, under
     /// every plan.
     ///
-    /// On the CPU an SpMM uses the rows of CSR, or for 2 and 3 vectors in [`Layout::ColumnMajor`]
+    /// On the CPU an SpMM uses the rows of CSR, or for 2 vectors in [`Layout::ColumnMajor`]
     /// the plan's own arrays, one vector after the other. On a GPU it uses packed SELL, or
     /// `csr(balanced)` for up to 4 vectors in f32 and 2 in f64. The first SpMM that the plan's own
     /// arrays do not serve packs the matrix a second time; [`explain`](Self::explain) reports it,
