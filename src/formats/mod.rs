@@ -239,8 +239,8 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     }
 
     /// Largest number of vectors in a layout for which [`spmm`](Self::spmm) is about as fast as
-    /// with a second packing. By default two that are stored one after the other: on two cores of
-    /// Zen 4, two SpMVs take 0.2 to 1.4 times as long as SpMM with CSR, three up to twice.
+    /// with a second packing. By default two that are stored one after the other, for matrices with
+    /// short rows: three SpMVs take up to twice as long as SpMM with CSR.
     fn spmm_limit(&self, layout: Layout) -> usize {
         match layout {
             Layout::RowMajor => 0,

@@ -5,9 +5,7 @@ use super::staging::StagingBuffers;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
-#[cfg(any(doc, test))]
-use crate::formats::Layout;
-use crate::formats::{self, Multivector, Plan, ResidentMatrix, Scaler, SpmmShape, Target};
+use crate::formats::{self, Layout, Multivector, Plan, ResidentMatrix, Scaler, SpmmShape, Target};
 use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
@@ -103,11 +101,11 @@ impl<T: Scalar> SparseOp<T> {
     /// one vector its bits are the same for every call with vectors of the same alignment, under
     /// every plan.
     ///
-    /// On the CPU an SpMM uses the rows of CSR, or for 2 vectors in [`Layout::ColumnMajor`]
-    /// the plan's own arrays, one vector after the other. On a GPU it uses packed SELL, or
-    /// `csr(balanced)` for up to 4 vectors in f32 and 2 in f64. The first SpMM that the plan's own
-    /// arrays do not serve packs the matrix a second time; [`explain`](Self::explain) reports it,
-    /// and [`memory_bytes`](Self::memory_bytes) counts it.
+    /// On the CPU an SpMM uses the rows of CSR, or for 2 vectors in [`Layout::ColumnMajor`] and
+    /// short rows of near columns the plan's own arrays, one vector after the other. On a GPU it
+    /// uses packed SELL, or `csr(balanced)` for up to 4 vectors in f32 and 2 in f64. The first SpMM
+    /// that the plan's own arrays do not serve packs the matrix a second time;
+    /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
     /// One vector is multiplied as by [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
@@ -321,15 +319,29 @@ impl<T: Scalar> SparseOp<T> {
     }
 
     /// Largest number of vectors of an SpMM that uses the plan's own arrays; 0 if none does.
-    #[cfg(test)]
     pub(crate) fn spmm_limit(&self, layout: Layout) -> usize {
-        self.matrix.spmm_limit(layout)
+        let limit = self.matrix.spmm_limit(layout);
+        let by_spmvs = self.device == Device::Cpu && limit < usize::MAX;
+        if by_spmvs && !self.spmvs_are_faster() { 0 } else { limit }
+    }
+
+    /// True if two SpMVs of a plan on the CPU are faster than SpMM with CSR: for short rows, whose
+    /// ends SpMM pays for, but not if most gathers miss the nearest cache, which SpMM makes once.
+    ///
+    /// Measured on two cores of Zen 3 and Zen 4, the time of SpMM with CSR over that of two SpMVs:
+    /// 0.9 to 7 where this is true, else 0.5 to 2.9.
+    fn spmvs_are_faster(&self) -> bool {
+        /// Mean row length from which on SpMM with CSR may be faster.
+        const LONG: f64 = 16.0;
+        /// Reuse distance, in entries, whose gathers hit the nearest cache.
+        const NEAR: f64 = 4096.0;
+        self.rows.mean < LONG && self.structure.reuse.share_within(NEAR) >= 0.5
     }
 
     /// Data of SpMMs of a shape, created at the first use.
     fn spmm_packing(&self, shape: SpmmShape) -> Result<&SpmmPacking<T>, Error> {
         let SpmmPackings { own, second } = &self.spmm_packings;
-        if shape.count > self.matrix.spmm_limit(shape.layout) {
+        if shape.count > self.spmm_limit(shape.layout) {
             return get_or_make(second, &self.lazy_packing, || self.second_packing());
         }
         get_or_make(own, &self.lazy_packing, || {

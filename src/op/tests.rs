@@ -2,8 +2,8 @@
 
 use super::lazy::get_or_make;
 use super::*;
-use crate::Multivector;
 use crate::testing::{Oracle, chapter, x_vector};
+use crate::{Layout, Multivector};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 #[test]
@@ -248,5 +248,22 @@ fn a_short_product_takes_little_longer_than_its_kernel() {
         let ns = |seconds: f64| (seconds * 1e9).round();
         println!("{spec}, {}: kernel {} ns, operator {} ns", op.plan(), ns(bare), ns(whole));
         assert!(whole <= bare + OVERHEAD, "{spec}: {whole} s, its kernel alone {bare}");
+    }
+}
+
+#[test]
+fn two_vectors_are_multiplied_by_spmvs_if_rows_are_short_and_gathers_local() {
+    let limit = |text: &str, plan: &str, layout| {
+        let a = text.parse::<crate::matrix::gallery::Spec>().unwrap().generate::<f64>().unwrap();
+        let fixed = Tuning::Fixed(plan.parse().unwrap());
+        let builder = SparseOpBuilder::new().device(Device::Cpu).tuning(fixed);
+        builder.build(&a).unwrap().spmm_limit(layout)
+    };
+    let (short, long) = ("poisson2d,n=80", "banded,rows=5k");
+    let scattered = "sweep,rows=200k,length=4,reach=200k";
+    for (text, two) in [(short, 2), (long, 0), (scattered, 0)] {
+        assert_eq!(limit(text, "sell", Layout::ColumnMajor), two, "{text}");
+        assert_eq!(limit(text, "sell", Layout::RowMajor), 0, "{text}");
+        assert_eq!(limit(text, "csr", Layout::ColumnMajor), usize::MAX, "{text}");
     }
 }

@@ -106,7 +106,7 @@ impl<T: Scalar> SparseOp<T> {
             },
         });
         let layouts = [Layout::RowMajor, Layout::ColumnMajor];
-        let limits = layouts.map(|layout| self.matrix.spmm_limit(layout));
+        let limits = layouts.map(|layout| self.spmm_limit(layout));
         let spmm = self.spmm_packings.explain(limits);
         AuxiliaryPackings { transposed, spmm }
     }
