@@ -26,6 +26,18 @@ pub(super) struct Prepared<T: Scalar> {
     pub(super) preparation: Preparation,
 }
 
+/// The kernel that holds back timed products until all are enqueued.
+fn gate() -> (Module, String) {
+    ("gate".into(), "gate_wait".to_owned())
+}
+
+/// The kernels, each once.
+fn distinct(mut kernels: Vec<(Module, String)>) -> Vec<(Module, String)> {
+    kernels.sort_by_cached_key(|(module, name)| (module.to_string(), name.clone()));
+    kernels.dedup();
+    kernels
+}
+
 /// Entry of a decision store: the store and the key of the decision.
 struct StoreEntry {
     store: Store,
@@ -88,12 +100,10 @@ impl SparseOpBuilder {
         };
         let kernels = |plan: &&Plan| plan.gpu_kernels::<T>(analysis, bytes(plan), gpu);
         let mut all: Vec<_> = plans.iter().flat_map(kernels).collect();
-        all.extend(is_checked.then(|| ("gate".into(), "gate_wait".to_owned())));
+        all.extend(is_checked.then(gate));
         // For the next matrix, if the host has analysed this one.
         all.extend(source.on_gpu.into_iter().flat_map(|_| formats::analysis_kernels::<T>()));
-        all.sort_by_cached_key(|(module, name)| (module.to_string(), name.clone()));
-        all.dedup();
-        all
+        distinct(all)
     }
 
     /// Packs the chosen plan for a device, after a check or a timing run if the settings ask for
@@ -239,6 +249,14 @@ impl SparseOpBuilder {
     ) -> Result<Ready<ResidentMatrix<T>>, Error> {
         let (settings, spec) = (&self.calibration, device.spec());
         let span = span!(DEBUG, "calibrate", rows = source.nrows(), nnz = source.nnz(); plan);
+        let shortlist = shortlist(decision, &spec);
+        if let Device::Cuda(gpu) = device {
+            // Compilation is no part of the preparation of a plan: later operators need none.
+            let kernels =
+                |c: &&Candidate| c.plan.gpu_kernels::<T>(analysis, c.work.matrix_bytes, *gpu);
+            let kernels = shortlist.iter().flat_map(kernels).chain([gate()]).collect();
+            gpu.with_kernels(distinct(kernels), || {});
+        }
         let clock = WallClock::start();
         let timer = DevicePlanTimer::new(source, device, settings.cache())?;
         let Request { memory_limit, expected_calls, .. } = decision.request;
@@ -247,7 +265,6 @@ impl SparseOpBuilder {
             memory: settings.memory(memory_limit, device.memory()?),
             calls: expected_calls,
         };
-        let shortlist = shortlist(decision, &spec);
         let (ready, timing_run) =
             calibrate(&timer, &clock, &shortlist, limits, settings.policy(device), settings.cold)?;
         decision.settle(Basis::Timed(timing_run), analysis, &spec);

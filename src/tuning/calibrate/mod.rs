@@ -43,7 +43,7 @@ const MAX_ROUNDS: usize = 100;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     /// Approximate time limit in seconds, not counting the packing of the plan that would be chosen
-    /// without calibration.
+    /// without calibration, nor the compilation of kernels.
     pub seconds: f64,
     /// Memory limit of all packed matrices together, in bytes. By default twice the memory limit of
     /// one, and at most half of the memory of the device.

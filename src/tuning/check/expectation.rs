@@ -42,6 +42,29 @@ impl<A: PlanTimer> Check<'_, A> {
         (self.predicted(place) * error.exp(), spread)
     }
 
+    /// The plan with the largest expected gain minus cost, if that is positive; `best` is the least
+    /// measured time, in seconds.
+    pub(super) fn most_gaining(
+        &self,
+        places: impl Iterator<Item = usize>,
+        best: f64,
+    ) -> Option<usize> {
+        let net = |&place: &usize| {
+            let (gain, cost) = self.gain_and_cost(place, best);
+            gain - cost
+        };
+        places.max_by(|a, b| net(a).total_cmp(&net(b))).filter(|place| net(place) > 0.0)
+    }
+
+    /// Expected improvement on a time of `best` seconds over all expected products, and the seconds
+    /// of packing and timing a plan. Kernels of CSR use the arrays that are packed.
+    pub(super) fn gain_and_cost(&self, place: usize, best: f64) -> (f64, f64) {
+        let (median, spread) = self.expectation(place);
+        let gain = expected_improvement(best, median, spread) * self.budget.calls as f64;
+        let packing = if self.is_csr(place) { 0.0 } else { self.preparation(place) };
+        (gain, packing + self.products_per_plan() as f64 * median)
+    }
+
     /// Predicted seconds of packing, without the copy to a GPU that packs from the arrays of plain
     /// CSR.
     pub(super) fn preparation(&self, place: usize) -> f64 {

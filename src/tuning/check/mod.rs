@@ -1,8 +1,9 @@
 //! Check of a predicted plan on the matrix itself, with few products.
 //!
-//! Kernels of plain CSR come first, those with the least predicted times and `csr(balanced)`: they
-//! share one set of arrays. Another plan is packed only if its expected improvement on the fastest
-//! measured plan, over all expected products, exceeds its cost. The times of plans are log-normal
+//! Kernels of plain CSR come first, those with the least predicted times and `csr(balanced)`, then
+//! those whose expected improvement on the fastest measured plan, over all expected products,
+//! exceeds the cost of their products: they share one set of arrays. Another plan is packed only if
+//! its expected improvement exceeds the cost of packing, too. The times of plans are log-normal
 //! around their predictions, and a measurement corrects the predictions of similar plans. The
 //! fastest plan stays; of equally fast plans the one that was predicted to be faster.
 
@@ -17,7 +18,6 @@ use crate::Error;
 use crate::device::DeviceSpec;
 use crate::formats::{FormatKind, Plan, Target, csr};
 use crate::order;
-use expectation::expected_improvement;
 
 /// Products of a check, besides a share of the expected ones.
 const PRODUCTS: u64 = 30;
@@ -65,8 +65,11 @@ const MIN_PRODUCTS: u64 = 1 + CPU_BATCHES;
 const MIN_ENTRIES: u64 = 4096;
 
 /// Number of CSR kernels that are timed for their predictions. `csr(balanced)` and a predicted plan
-/// of CSR are timed as well.
+/// of CSR are timed as well; others if the measurements suggest that they are faster.
 const CSR_KERNELS: usize = 2;
+
+/// Largest number of packed plans for which products are kept when further CSR kernels are timed.
+const RESERVED: usize = 3;
 
 /// Bytes of packed matrices that are held at the same time on a CPU. Above it, the fastest plan so
 /// far is freed before the next one is packed, and packed again at the end if it wins: packing
@@ -267,8 +270,9 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         }
     }
 
-    /// Times the kernels of CSR with the least predicted times in one set of arrays. `None` if
-    /// there are none, or if they cannot be packed.
+    /// Times the kernels of CSR with the least predicted times in one set of arrays, and others that
+    /// may be faster than the fastest of them. `None` if there are none, or if they cannot be
+    /// packed.
     fn time_csr(&mut self) -> Option<Fastest<A::Packed>> {
         let is_csr = |place: &usize| self.is_csr(*place);
         let mut csr: Vec<usize> = (0..self.candidates.len()).filter(is_csr).collect();
@@ -284,16 +288,17 @@ impl<'a, A: PlanTimer> Check<'a, A> {
             csr[..=at].rotate_right(1);
         }
         self.reserved_plans = csr.len() as u64;
-        let mut fastest = self.pack(*csr.first()?)?;
+        let mut csr = csr.into_iter();
+        let mut fastest = self.pack(csr.next()?)?;
         let mut ready = fastest.ready.take()?;
-        for &place in &csr[1..] {
-            self.reserved_plans -= 1;
+        while let Some(place) = csr.next().or_else(|| self.further_csr(&fastest)) {
+            self.reserved_plans = 1 + csr.len() as u64;
             if self.products + self.products_per_plan() > self.budget.products {
                 break;
             }
             let plan = &self.candidates[place].plan;
             if !self.timer.change(&mut ready.matrix, plan).unwrap_or(false) {
-                continue;
+                break;
             }
             match self.measure(place, &ready) {
                 Some(seconds) if self.is_faster((place, seconds), &fastest) => {
@@ -310,6 +315,25 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         }
         (fastest.ready, self.reserved_plans) = (Some(ready), 1);
         Some(fastest)
+    }
+
+    /// The kernel of CSR with the largest expected gain minus cost, if that is positive and products
+    /// are left for it and [`RESERVED`] plans that are worth packing.
+    fn further_csr(&self, fastest: &Fastest<A::Packed>) -> Option<usize> {
+        let pays = |place: &usize| {
+            let (gain, cost) = self.gain_and_cost(*place, fastest.seconds);
+            !self.is_csr(*place) && gain > cost
+        };
+        let packed = self.pending().filter(pays).count().min(RESERVED) as u64;
+        let needed = (1 + packed) * self.products_per_plan();
+        let pending = self.pending().filter(|&place| self.is_csr(place));
+        let best = self.most_gaining(pending, fastest.seconds);
+        best.filter(|_| self.products + needed <= self.budget.products)
+    }
+
+    /// The plans that were not timed so far.
+    fn pending(&self) -> impl Iterator<Item = usize> {
+        (0..self.candidates.len()).filter(|&place| self.timings[place] == PlanTiming::Pending)
     }
 
     fn is_csr(&self, place: usize) -> bool {
@@ -417,26 +441,14 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         let Some(fastest) = fastest else {
             return (self.timings[0] == PlanTiming::Pending).then_some(0);
         };
-        let is_pending =
-            |place: &usize| self.timings[*place] == PlanTiming::Pending && !self.is_csr(*place);
-        let pending = (0..self.candidates.len()).filter(is_pending);
-        let each = self.products_per_plan();
-        let gain_and_cost = |place: usize| {
-            let (median, spread) = self.expectation(place);
-            let gain = expected_improvement(fastest.seconds, median, spread);
-            (gain * self.budget.calls as f64, self.preparation(place) + each as f64 * median)
-        };
-        let net = |place: &usize| {
-            let (gain, cost) = gain_and_cost(*place);
-            gain - cost
-        };
-        let best = pending.max_by(|a, b| net(a).total_cmp(&net(b)))?;
-        let has_room = self.products + each <= self.budget.products && self.packed < MAX_PACKED;
-        if net(&best) > 0.0 && has_room {
-            return Some(best);
+        let has_room = self.products + self.products_per_plan() <= self.budget.products;
+        let pending = self.pending().filter(|&place| !self.is_csr(place));
+        let best = self.most_gaining(pending, fastest.seconds);
+        if best.is_some() && has_room && self.packed < MAX_PACKED {
+            return best;
         }
         if self.timings[0] == PlanTiming::Pending {
-            let (gain, cost) = gain_and_cost(0);
+            let (gain, cost) = self.gain_and_cost(0, fastest.seconds);
             self.timings[0] = PlanTiming::Excluded(TimingOutcome::Unpaid { gain, cost });
         }
         None

@@ -1,5 +1,6 @@
 //! Checks on a scripted device with given times of products.
 
+use super::expectation::expected_improvement;
 use super::*;
 use crate::analysis::Analysis;
 use crate::device::Device;
@@ -196,6 +197,24 @@ fn the_fastest_kernel_of_csr_is_found_without_packing() {
         let csr = script.packed.borrow().iter().filter(|plan| plan.starts_with("csr")).count();
         assert_eq!(csr, 1, "one set of arrays");
     }
+}
+
+#[test]
+fn further_kernels_of_csr_are_timed_if_they_may_be_the_fastest() {
+    // The kernel that is predicted to be the next after those that are always timed.
+    let mut csr = decision(BLOCKS, 1000).0.candidates;
+    csr.retain(|c| may_be_chosen(c) && c.plan.format() == FormatKind::Csr);
+    order::ascending(&mut csr, &|c| c.prediction.unwrap().product());
+    csr.retain(|c| c.plan != Plan::Csr(csr::CsrPlan::Balanced));
+    let next = &*csr[CSR_KERNELS].plan.to_string().leak();
+    let chosen = |calls| {
+        let script = Script { factors: vec![(next, 0.6), ("csr", 1.0)], ..Script::default() };
+        let after = checked(&script, BLOCKS, calls).unwrap();
+        assert_eq!(script.packed.borrow().iter().filter(|plan| plan.starts_with("csr")).count(), 1);
+        after.plan.to_string()
+    };
+    assert_eq!(chosen(100_000), next);
+    assert_ne!(chosen(200), next, "its products cost more than it may save");
 }
 
 #[test]
