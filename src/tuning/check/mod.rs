@@ -270,8 +270,8 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         }
     }
 
-    /// Times the kernels of CSR with the least predicted times in one set of arrays, and others that
-    /// may be faster than the fastest of them. `None` if there are none, or if they cannot be
+    /// Times the kernels of CSR with the least predicted times in one set of arrays, and others
+    /// that may be faster than the fastest of them. `None` if there are none, or if they cannot be
     /// packed.
     fn time_csr(&mut self) -> Option<Fastest<A::Packed>> {
         let is_csr = |place: &usize| self.is_csr(*place);
@@ -317,8 +317,8 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         Some(fastest)
     }
 
-    /// The kernel of CSR with the largest expected gain minus cost, if that is positive and products
-    /// are left for it and [`RESERVED`] plans that are worth packing.
+    /// The kernel of CSR with the largest expected gain minus cost, if that is positive and
+    /// products are left for it and [`RESERVED`] plans that are worth packing.
     fn further_csr(&self, fastest: &Fastest<A::Packed>) -> Option<usize> {
         let pays = |place: &usize| {
             let (gain, cost) = self.gain_and_cost(*place, fastest.seconds);
