@@ -35,7 +35,8 @@ pub(super) struct ChoiceArgs {
     /// Method of choosing the plan [default: check; `analyze` predicts]
     #[arg(long, value_name = "METHOD")]
     pub(super) tuning: Option<TuningMethod>,
-    /// Approximate time limit of a timing run, in seconds [default: 3]
+    /// Approximate time limit of a timing run, in seconds, besides the compilation of kernels
+    /// [default: 3]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     calibration_seconds: Option<f64>,
     /// Calibrate with cold caches, as for products between other work

@@ -239,8 +239,8 @@ pub(crate) trait HostMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     }
 
     /// Largest number of vectors in a layout for which [`spmm`](Self::spmm) is about as fast as
-    /// with a second packing. By default two that are stored one after the other, for matrices with
-    /// short rows: three SpMVs take up to twice as long as SpMM with CSR.
+    /// with a second packing. By default two that are stored one after the other, for the matrices
+    /// that `SparseOp::spmm_limit` says: three SpMVs take up to twice as long as SpMM with CSR.
     fn spmm_limit(&self, layout: Layout) -> usize {
         match layout {
             Layout::RowMajor => 0,

@@ -83,7 +83,7 @@ impl SparseOpBuilder {
         analysis: &Analysis,
         gpu: Gpu,
     ) -> Vec<(Module, String)> {
-        /// Number of the fastest plans, and of those of CSR, that a check is expected to time.
+        /// Number of the fastest plans that a check is expected to time, besides those of CSR.
         const FASTEST: usize = 3;
         let mut plans = vec![&decision.plan];
         let is_checked = matches!(self.tuning, Tuning::Check) && decision.basis == Basis::Predicted;
@@ -91,7 +91,8 @@ impl SparseOpBuilder {
             let time = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |p| p.product());
             let mut sorted: Vec<_> = decision.candidates.iter().collect();
             sorted.sort_by(|a, b| time(a).total_cmp(&time(b)));
-            let csr = sorted.iter().filter(|c| matches!(c.plan, Plan::Csr(_))).take(FASTEST);
+            let is_csr = |c: &&&Candidate| matches!(c.plan, Plan::Csr(_));
+            let csr = sorted.iter().filter(|c| is_csr(c) && c.verdict.may_be_timed());
             plans.extend(sorted.iter().take(FASTEST).chain(csr).map(|c| &c.plan));
         }
         let bytes = |plan: &Plan| {
@@ -251,10 +252,12 @@ impl SparseOpBuilder {
         let span = span!(DEBUG, "calibrate", rows = source.nrows(), nnz = source.nnz(); plan);
         let shortlist = shortlist(decision, &spec);
         if let Device::Cuda(gpu) = device {
-            // Compilation is no part of the preparation of a plan: later operators need none.
+            // Later operators need no compilation, and nothing is compiled beside timed products.
             let kernels =
                 |c: &&Candidate| c.plan.gpu_kernels::<T>(analysis, c.work.matrix_bytes, *gpu);
-            let kernels = shortlist.iter().flat_map(kernels).chain([gate()]).collect();
+            let mut kernels: Vec<_> = shortlist.iter().flat_map(kernels).chain([gate()]).collect();
+            kernels
+                .extend(source.on_gpu.into_iter().flat_map(|_| formats::analysis_kernels::<T>()));
             gpu.with_kernels(distinct(kernels), || {});
         }
         let clock = WallClock::start();

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Packings for SpMMs, each created at the first use.
 #[derive(Debug, Default)]
 pub(super) struct SpmmPackings<T: Scalar> {
-    /// The matrix itself, for as many vectors as its [limit](ResidentMatrix::spmm_limit).
+    /// The matrix itself, for as many vectors as its [limit](SparseOp::spmm_limit).
     own: OnceCell<SpmmPacking<T>>,
     /// A second packing, for more vectors.
     second: OnceCell<SpmmPacking<T>>,
@@ -101,8 +101,9 @@ impl<T: Scalar> SparseOp<T> {
     /// one vector its bits are the same for every call with vectors of the same alignment, under
     /// every plan.
     ///
-    /// On the CPU an SpMM uses the rows of CSR, or for 2 vectors in [`Layout::ColumnMajor`] and
-    /// short rows of near columns the plan's own arrays, one vector after the other. On a GPU it
+    /// On the CPU an SpMM uses the rows of CSR, or for 2 vectors in [`Layout::ColumnMajor`] the
+    /// plan's own arrays, one vector after the other, if the mean row length is below 16 and at
+    /// least half of the gathers are near the last use of their element. On a GPU it
     /// uses packed SELL, or `csr(balanced)` for up to 4 vectors in f32 and 2 in f64. The first SpMM
     /// that the plan's own arrays do not serve packs the matrix a second time;
     /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
@@ -325,15 +326,16 @@ impl<T: Scalar> SparseOp<T> {
         if by_spmvs && !self.spmvs_are_faster() { 0 } else { limit }
     }
 
-    /// True if two SpMVs of a plan on the CPU are faster than SpMM with CSR: for short rows, whose
-    /// ends SpMM pays for, but not if most gathers miss the nearest cache, which SpMM makes once.
+    /// True if two SpMVs of the plan are faster than SpMM with CSR on the CPU: if rows are short,
+    /// so that SpMM's cost per row dominates, and most gathers hit the caches. Otherwise SpMM is
+    /// faster: it reads the indices, and misses the caches, once for both vectors.
     ///
     /// Measured on two cores of Zen 3 and Zen 4, the time of SpMM with CSR over that of two SpMVs:
-    /// 0.9 to 7 where this is true, else 0.5 to 2.9.
+    /// 0.9 to 7 where this is true, else 0.5 to 3.
     fn spmvs_are_faster(&self) -> bool {
         /// Mean row length from which on SpMM with CSR may be faster.
         const LONG: f64 = 16.0;
-        /// Reuse distance, in entries, whose gathers hit the nearest cache.
+        /// Reuse distance, in entries, below which gathers hit the caches.
         const NEAR: f64 = 4096.0;
         self.rows.mean < LONG && self.structure.reuse.share_within(NEAR) >= 0.5
     }

@@ -35,7 +35,7 @@ const PASSED: &str = "4e4d4644f00ce647beb9a16c9aa0974a";
 enum Extent {
     /// Base modules for [`ALL_MODULES`]: of kernels that have [`PASSED`].
     Base,
-    /// Of the modules that few products need one of each kind, and base modules for [`FEW`].
+    /// Base modules for [`FEW`], and for [`ALL_MODULES`] one variant of each kind, too.
     Few,
     /// All modules for all of [`ARCHITECTURES`].
     All,

@@ -93,7 +93,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// True for a candidate that may win a timing run.
-    pub(super) fn may_be_timed(&self) -> bool {
+    pub(crate) fn may_be_timed(&self) -> bool {
         matches!(
             self,
             Self::Tied | Self::Slower { .. } | Self::OutOfBounds { by: ExcludedBy::Prediction, .. }

@@ -17,7 +17,8 @@ pub struct Preparation {
     pub analyze: f64,
     /// Choice of the plan, by prediction or from the store.
     pub select: f64,
-    /// Check or calibration, including the packing of plans that did not win.
+    /// Check or calibration, including the packing of plans that did not win. A calibration's
+    /// compilation of kernels is not counted.
     pub check: f64,
     /// Packing of the matrix.
     pub pack: f64,

@@ -1,6 +1,6 @@
 //! Expected times of plans that were not timed, from predictions and the measurements so far.
 
-use super::{Check, PlanTiming};
+use super::{Check, PlanTiming, RESERVED};
 use crate::formats::Target;
 use crate::tuning::plan_timer::PlanTimer;
 use statrs::distribution::{ContinuousCDF, Normal};
@@ -42,8 +42,23 @@ impl<A: PlanTimer> Check<'_, A> {
         (self.predicted(place) * error.exp(), spread)
     }
 
-    /// The plan with the largest expected gain minus cost, if that is positive; `best` is the least
-    /// measured time, in seconds.
+    /// The kernel of CSR with the largest expected gain minus cost, if that is positive and
+    /// products are left for it and up to [`RESERVED`] plans that are worth packing, and the number
+    /// of those plans.
+    pub(super) fn further_csr(&self, best: f64) -> Option<(usize, u64)> {
+        let pays = |place: &usize| {
+            let (gain, cost) = self.gain_and_cost(*place, best);
+            !self.is_csr(*place) && gain > cost
+        };
+        let packed = self.pending().filter(pays).count().min(RESERVED) as u64;
+        let needed = (1 + packed) * self.products_per_plan();
+        let pending = self.pending().filter(|&place| self.is_csr(place));
+        let next = self.most_gaining(pending, best);
+        next.filter(|_| self.products + needed <= self.budget.products).map(|next| (next, packed))
+    }
+
+    /// The plan with the largest expected gain minus cost, if that is positive; `best` is the time
+    /// of the fastest plan so far, in seconds.
     pub(super) fn most_gaining(
         &self,
         places: impl Iterator<Item = usize>,

@@ -291,14 +291,25 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         let mut csr = csr.into_iter();
         let mut fastest = self.pack(csr.next()?)?;
         let mut ready = fastest.ready.take()?;
-        while let Some(place) = csr.next().or_else(|| self.further_csr(&fastest)) {
-            self.reserved_plans = 1 + csr.len() as u64;
+        loop {
+            let (place, reserved) = match csr.next() {
+                Some(place) => (place, 1),
+                None => match self.further_csr(fastest.seconds) {
+                    Some(next) => next,
+                    None => break,
+                },
+            };
+            self.reserved_plans = csr.len() as u64 + reserved;
             if self.products + self.products_per_plan() > self.budget.products {
                 break;
             }
-            let plan = &self.candidates[place].plan;
-            if !self.timer.change(&mut ready.matrix, plan).unwrap_or(false) {
-                break;
+            match self.timer.change(&mut ready.matrix, &self.candidates[place].plan) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    self.exclude(place, error);
+                    continue;
+                }
             }
             match self.measure(place, &ready) {
                 Some(seconds) if self.is_faster((place, seconds), &fastest) => {
@@ -315,20 +326,6 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         }
         (fastest.ready, self.reserved_plans) = (Some(ready), 1);
         Some(fastest)
-    }
-
-    /// The kernel of CSR with the largest expected gain minus cost, if that is positive and
-    /// products are left for it and [`RESERVED`] plans that are worth packing.
-    fn further_csr(&self, fastest: &Fastest<A::Packed>) -> Option<usize> {
-        let pays = |place: &usize| {
-            let (gain, cost) = self.gain_and_cost(*place, fastest.seconds);
-            !self.is_csr(*place) && gain > cost
-        };
-        let packed = self.pending().filter(pays).count().min(RESERVED) as u64;
-        let needed = (1 + packed) * self.products_per_plan();
-        let pending = self.pending().filter(|&place| self.is_csr(place));
-        let best = self.most_gaining(pending, fastest.seconds);
-        best.filter(|_| self.products + needed <= self.budget.products)
     }
 
     /// The plans that were not timed so far.
