@@ -1,43 +1,41 @@
-//! Embeds the GPU kernels: always their sources, and their machine code if this machine has a CUDA
-//! compiler.
+//! Embeds the GPU kernels: their sources, and the machine code in `kernels/compiled` that was made
+//! from the same sources (`scripts/compile-kernels`).
 //!
 //! Writes `kernels.rs` for `src/device/cuda/embedded.rs`, with the feature `cuda`, and `params.rs`
 //! for `src/device/kernels.rs`.
 
 #[path = "build/constants.rs"]
 mod constants;
-#[path = "build/nvcc.rs"]
-mod nvcc;
 #[path = "build/params.rs"]
 mod params;
 #[path = "build/splice.rs"]
 mod splice;
 
-use flate2::Compression;
-use flate2::write::ZlibEncoder;
-use nvcc::{Nvcc, NvccTarget};
 use splice::Headers;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Write;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::{env, fs, thread};
+use std::{env, fs};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Folder of the kernels.
 const FOLDER: &str = "kernels";
 
-/// Architectures that get machine code unless [`nvcc::ARCHITECTURES`] names others: one of every
-/// generation sold for computing.
-const ARCHITECTURES: [u32; 4] = [80, 90, 100, 120];
+/// Folder of machine code: `sm_90/csr.tar.zst` for the modules of `csr.cu`, and [`INDEX`].
+const COMPILED: &str = "kernels/compiled";
 
-/// Oldest architecture that the kernels support.
-const OLDEST: u32 = 75;
+/// File with the hash and the name of every module that has been compiled, after a line with their
+/// version and the compiler.
+const INDEX: &str = "modules";
 
-/// Options that the machine code depends on, with the same meaning for nvcc and NVRTC.
-const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=true"];
+/// Environment variable with the architectures whose machine code is embedded: `80,90`; `none` for
+/// sources alone.
+const ARCHITECTURES: &str = "SPARSEOP_ARCHITECTURES";
+
+/// Options of NVRTC. It treats unmarked functions as host functions without the last one, and
+/// rejects lambdas.
+const OPTIONS: [&str; 3] = ["--std=c++17", "--fmad=true", "--device-as-default-execution-space"];
 
 /// Line of a kernel file with the modules that are made from it. A module `KIND` is compiled with
 /// the definition `MODULE_KIND`. Without the line a file is one module.
@@ -70,8 +68,8 @@ const VARIANTS: [Variant; 4] = [
     },
 ];
 
-/// Start of the line with the words of the names of modules that few products need.
-/// [`nvcc::MODULES`] may leave them out.
+/// Start of the line with the words of the names of modules that few products need, which have no
+/// machine code.
 const RARE: &str = "// Rare: ";
 
 /// A variant of modules.
@@ -85,7 +83,9 @@ struct Variant {
 /// A kernel file, compiled with some definitions.
 struct KernelModule {
     name: String,
-    /// True if it is left out of a build with the common modules.
+    /// Name of the kernel file, without its extension.
+    file: String,
+    /// True if it has no machine code.
     rare: bool,
     /// True if its kernels are compiled one at a time.
     selectable: bool,
@@ -99,10 +99,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed={FOLDER}");
     let done = if env::var_os("CARGO_FEATURE_CUDA").is_some() {
-        let variables = ["DOCS_RS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
-        for variable in variables.into_iter().chain(nvcc::SETTINGS).chain(nvcc::HOMES) {
-            println!("cargo::rerun-if-env-changed={variable}");
-        }
+        println!("cargo::rerun-if-env-changed={ARCHITECTURES}");
         parameters().and_then(|()| embed())
     } else {
         parameters()
@@ -117,6 +114,9 @@ fn parameters() -> Result<(), Box<dyn Error>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(FOLDER)? {
         let path = entry?.path();
+        if path.is_dir() {
+            continue;
+        }
         let file = path.file_stem().and_then(|stem| stem.to_str());
         let file = file.ok_or("a kernel file's name is not UTF-8")?.to_owned();
         // A kernel may be declared in the header of its file.
@@ -131,11 +131,8 @@ fn parameters() -> Result<(), Box<dyn Error>> {
 fn embed() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let modules = sources(&out)?;
-    let images = match compiler(&out)? {
-        Some(nvcc) => compile(&nvcc, &modules, &out)?,
-        None => Vec::new(),
-    };
-    Ok(fs::write(out.join("kernels.rs"), table(&modules, &images)?)?)
+    let architectures = architectures()?;
+    Ok(fs::write(out.join("kernels.rs"), table(&modules, &compiled()?, &architectures)?)?)
 }
 
 /// Returns the modules: the kernel files sorted by name, with their includes spliced in, in every
@@ -181,12 +178,18 @@ fn sources(out: &Path) -> Result<Vec<KernelModule>, Box<dyn Error>> {
                 rare: ending.split('_').any(|word| rare.iter().any(|rare| rare == word)),
                 selectable,
                 name,
-                hash: format!("{:032x}", xxh3_128(text.as_bytes())),
+                file: file.to_owned(),
+                hash: hash_of(&text),
                 source,
             });
         }
     }
     Ok(all)
+}
+
+/// Identifies the machine code of a source by the same compiler.
+fn hash_of(text: &str) -> String {
+    format!("{:032x}", xxh3_128(format!("{} {text}", OPTIONS.join(" ")).as_bytes()))
 }
 
 /// Returns the header with the constants that the library and the kernels share.
@@ -243,104 +246,79 @@ fn modules(file: &str, text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(modules.collect())
 }
 
-/// Returns the CUDA compiler, if there is a working one.
-fn compiler(out: &Path) -> Result<Option<Nvcc>, String> {
-    if env::var_os("DOCS_RS").is_some() {
-        return Ok(None);
+/// Returns the hashes of the modules that have been compiled, by name.
+fn compiled() -> Result<BTreeMap<String, String>, Box<dyn Error>> {
+    let path = Path::new(COMPILED).join(INDEX);
+    if !path.is_file() {
+        return Ok(BTreeMap::new());
     }
-    let Some(path) = nvcc::find()? else { return Ok(None) };
-    println!("cargo::rerun-if-changed={}", path.display());
-    let name = path.display().to_string();
-    match Nvcc::probe(path, out) {
-        Ok(nvcc) => Ok(Some(nvcc)),
-        Err(reason) => {
-            let reason = reason.lines().next().unwrap_or_default();
-            println!(
-                "cargo::warning={name} does not work ({reason}): GPU kernels will be compiled when \
-                 they are first used"
-            );
-            Ok(None)
+    let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let entry =
+        |line: &str| Some(line.split_once(' ')?).map(|(hash, name)| (name.into(), hash.into()));
+    Ok(text.lines().filter_map(entry).collect())
+}
+
+/// Returns the architectures whose machine code is embedded, in increasing order.
+fn architectures() -> Result<BTreeSet<u32>, Box<dyn Error>> {
+    let mut there = BTreeSet::new();
+    let entries = Path::new(COMPILED).is_dir().then(|| fs::read_dir(COMPILED)).transpose()?;
+    for entry in entries.into_iter().flatten() {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("sm_"));
+        there.extend(number.and_then(|number| number.parse::<u32>().ok()));
+    }
+    let asked = env::var(ARCHITECTURES).unwrap_or_default();
+    match asked.as_str() {
+        "" => Ok(there),
+        "none" => Ok(BTreeSet::new()),
+        list => {
+            let number = |text: &str| text.trim().parse().ok().filter(|arch| there.contains(arch));
+            let numbers: Option<BTreeSet<u32>> = list.split(',').map(number).collect();
+            let wrong =
+                || format!("{ARCHITECTURES} is none, or a list of some of {there:?}, not {list}");
+            Ok(numbers.ok_or_else(wrong)?)
         }
     }
 }
 
-/// Compiles the modules for every target, with as many jobs as cargo allows. Returns the module,
-/// the target and the compressed output file.
-fn compile(
-    nvcc: &Nvcc,
-    modules: &[KernelModule],
-    out: &Path,
-) -> Result<Vec<(String, NvccTarget, PathBuf)>, String> {
-    let only_common = nvcc::only_common()?;
-    // PTX takes twice the room of the machine code of an architecture.
-    let targets = nvcc.targets(&ARCHITECTURES, (!only_common).then_some(OLDEST))?;
-    let jobs: Vec<(&KernelModule, NvccTarget)> = modules
-        .iter()
-        .filter(|module| !(only_common && module.rare))
-        .flat_map(|module| targets.iter().map(move |target| (module, *target)))
-        .collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        while let Some((module, target)) = jobs.get(next.fetch_add(1, Relaxed)) {
-            let path = out.join(format!("{}.{target}", module.name));
-            nvcc.compile(&module.source, *target, &OPTIONS, &path).map_err(|said| {
-                format!("nvcc rejects kernels/{}.cu for {target}:\n{said}", module.name)
-            })?;
-            let ends = matches!(target, NvccTarget::Ptx(_)).then_some(0);
-            let path = compressed(&path, ends).map_err(|error| error.to_string())?;
-            done.push((module.name.clone(), *target, path));
-        }
-        Ok(done)
-    };
-    let threads = env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
-    let results: Vec<Result<Vec<_>, String>> = thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        running.into_iter().map(|thread| thread.join().expect("no panic in there")).collect()
-    });
-    let mut images = results.into_iter().collect::<Result<Vec<_>, String>>()?.concat();
-    images.sort_by(|a, b| a.2.cmp(&b.2));
-    Ok(images)
-}
-
-/// Compresses a file to a fifth, and removes it. At the end of PTX the driver expects a zero byte.
-fn compressed(path: &Path, end: Option<u8>) -> std::io::Result<PathBuf> {
-    let mut bytes = fs::read(path)?;
-    bytes.extend(end);
-    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(&bytes)?;
-    let to = PathBuf::from(format!("{}.z", path.display()));
-    fs::write(&to, encoder.finish()?)?;
-    fs::remove_file(path)?;
-    Ok(to)
-}
-
-/// Generates the Rust code of the table of modules.
+/// Generates the Rust code of the table of modules, with the archives of those whose sources are
+/// the compiled ones.
 fn table(
     modules: &[KernelModule],
-    images: &[(String, NvccTarget, PathBuf)],
-) -> Result<String, std::fmt::Error> {
-    let mut identity = OPTIONS.join(" ");
-    let mut code = String::new();
-    for KernelModule { name, selectable, hash, source, .. } in modules {
+    compiled: &BTreeMap<String, String>,
+    architectures: &BTreeSet<u32>,
+) -> Result<String, Box<dyn Error>> {
+    let mut identity = String::new();
+    let (mut table, mut archives, mut rare) = (String::new(), BTreeMap::new(), Vec::new());
+    for module in modules {
+        let KernelModule { name, file, selectable, hash, source, .. } = module;
         write!(identity, " {name} {hash}")?;
-        let (mut cubins, mut ptx) = (String::new(), "None".to_owned());
-        for (_, target, path) in images.iter().filter(|(module, _, _)| module == name) {
-            match target {
-                NvccTarget::Cubin(arch) => write!(cubins, "({arch}, include_bytes!({path:?})), ")?,
-                NvccTarget::Ptx(arch) => ptx = format!("Some(({arch}, include_bytes!({path:?})))"),
-            }
+        let mut own = String::new();
+        let is_compiled = compiled.get(name) == Some(hash) && !module.rare;
+        for arch in architectures.iter().filter(|_| is_compiled) {
+            let path = fs::canonicalize(format!("{COMPILED}/sm_{arch}/{file}.tar.zst"))?;
+            let archive = format!("{}_{arch}", file.to_uppercase());
+            write!(own, "({arch}, {archive}), ")?;
+            archives.insert(archive, path);
         }
+        rare.extend(module.rare.then_some(name));
         writeln!(
-            code,
-            "    Embedded {{ name: {name:?}, source: include_str!({source:?}), hash: {hash:?}, \
-             selectable: {selectable}, cubins: &[{cubins}], ptx: {ptx} }},"
+            table,
+            "    Embedded {{ name: {name:?}, file: {file:?}, source: include_str!({source:?}), \
+             hash: {hash:?}, selectable: {selectable}, archives: &[{own}] }},"
         )?;
+    }
+    let mut statics = String::new();
+    for (archive, path) in archives {
+        writeln!(statics, "static {archive}: &[u8] = include_bytes!({path:?});")?;
     }
     let hash = xxh3_128(identity.as_bytes());
     Ok(format!(
         "pub(super) const OPTIONS: &[&str] = &{OPTIONS:?};\n\
          pub(super) const HASH: &str = \"{hash:032x}\";\n\
-         pub(super) static MODULES: &[Embedded] = &[\n{code}];\n"
+         #[cfg(test)]\n\
+         pub(super) const RARE: &[&str] = &{rare:?};\n\
+         {statics}\
+         pub(super) static MODULES: &[Embedded] = &[\n{table}];\n"
     ))
 }

@@ -190,7 +190,7 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
 
 // The kernels that fill pieces have the same parameters: those for windows read `firsts`, and
 // `order` if rows are not sorted; those for near (hot) and far entries `masks` and the sums
-// `hot_before`, for near ones also `places`. blocked_pack_differ sets `differ` if values differ.
+// `hot_before`, for near ones also `places`.
 #define FILL(SUFFIX, B)                                                                                                         \
     KERNEL_WITH(blocked_pack_window_##SUFFIX, FILL_BLOCKS)                                                                      \
         (const u64 *row_ptr, const u32 *col_idx, const B *values, const Tile *tiles, u32 count, const u64 *before, u32 pieces,  \
@@ -221,10 +221,6 @@ __device__ __forceinline__ void fill(const u32 *col_idx, const B *values, const 
         auto locate = [&](const Tile &, u32, u32 entry) { return cursor.at(entry); };                                           \
         auto column = [](const Tile &, u32 col) { return col; };                                                                \
         fill<B, u32>(col_idx, values, tiles, count, before, pieces, cols, stored, flags, locate, column);                       \
-    }                                                                                                                           \
-    KERNEL(blocked_pack_differ_##SUFFIX)(const B *values, u64 count, u32 *differ) {                                             \
-        u64 i = thread_id();                                                                                                    \
-        if (i < count && values[i] != values[0]) *differ = 1;                                                                   \
     }
 
 FILL(f32, u32)

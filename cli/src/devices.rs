@@ -118,14 +118,14 @@ fn gpu_runtime(runtime: &GpuRuntime) -> [StatusLine; 3] {
     let compiled = runtime.embedded.iter().filter(|(_, targets)| !targets.is_empty()).count();
     let (nvrtc, remedy) = match &runtime.nvrtc {
         _ if compiled > 0 && compiled == all => {
-            ("not needed: the build has compiled the kernels".to_owned(), None)
+            ("not needed: the machine code of all kernels is embedded".to_owned(), None)
         }
         Ok(found) if compiled == 0 => {
             (format!("{found}, compiles kernels at their first use"), None)
         }
         Ok(found) => (format!("{found}, for kernels of {} of {all} modules", all - compiled), None),
         Err(reason) if compiled > 0 => (
-            format!("none: {reason}; the build has compiled {compiled} of {all} modules"),
+            format!("none: {reason}; machine code of {compiled} of {all} modules is embedded"),
             runtime.driver.is_ok().then(|| {
                 "for the kernels of the others, install NVRTC: \
                  pip install nvidia-cuda-nvrtc, for example"
@@ -135,7 +135,8 @@ fn gpu_runtime(runtime: &GpuRuntime) -> [StatusLine; 3] {
         Err(_) => (
             state(&runtime.nvrtc),
             runtime.driver.is_ok().then(|| {
-                "or build with an nvcc on PATH, which compiles the kernels in advance".to_owned()
+                "or build with SPARSEOP_ARCHITECTURES unset, which embeds compiled kernels"
+                    .to_owned()
             }),
         ),
     };
@@ -247,11 +248,13 @@ mod tests {
         assert!(cache.2.unwrap().contains("SPARSEOP_CACHE"));
         let driver = Ok("CUDA 13.0".to_owned());
         let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { driver: driver.clone(), ..bare.clone() });
-        assert!(nvrtc.2.unwrap().contains("nvcc"));
+        assert!(nvrtc.2.unwrap().contains("SPARSEOP_ARCHITECTURES"));
         let sm_90 = || vec!["sm_90".to_owned()];
         let embedded = vec![("csr", sm_90()), ("ell", vec![])];
         let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { driver, embedded, ..bare.clone() });
-        assert!(nvrtc.1.ends_with("compiled 1 of 2 modules") && nvrtc.2.is_some());
+        assert!(
+            nvrtc.1.ends_with("machine code of 1 of 2 modules is embedded") && nvrtc.2.is_some()
+        );
         let embedded = vec![("csr", sm_90()), ("ell", sm_90())];
         let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { embedded, ..bare });
         assert!(nvrtc.1.starts_with("not needed") && nvrtc.2.is_none());

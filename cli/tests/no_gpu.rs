@@ -249,8 +249,7 @@ fn a_gpu_without_memory_for_a_context() {
 fn a_gpu_without_a_way_to_its_kernels() {
     let driver = with_a_gpu(&with(&IDLE, &[("cuModuleLoadData", "", UNKNOWN)]));
     let Some(driver) = driver else { return };
-    // Only the driver is found and no NVRTC. If the build had an nvcc, the driver refuses its
-    // images.
+    // Only the driver is found and no NVRTC. The driver refuses embedded code.
     let alone = |args: &[&str]| {
         let mut command = with_driver(&driver, args);
         command.env("LD_LIBRARY_PATH", driver.path());

@@ -1,10 +1,8 @@
 """Contents of a wheel: compiled kernels, and an import that does not look at them."""
 
-import os
 import subprocess
 import sys
 
-import pytest
 from sparseop._sparseop import embedded_kernels
 
 # Kernels of the plans that `auto` chooses, of their checks, and of solvers.
@@ -22,8 +20,6 @@ def test_the_common_kernels_are_compiled_for_every_architecture():
     for name, targets in kernels.items():
         for target in targets:
             by_target.setdefault(target, []).append(name)
-    if not by_target and not os.environ.get("SPARSEOP_REQUIRE_KERNELS"):
-        pytest.skip("the build had no nvcc")
     for target, names in sorted(by_target.items()):
         print(f"\n{target}: {len(names)} of {len(kernels)} modules of kernels", end="")
     print("\nwithout machine code:", *(name for name in kernels if not kernels[name]))

@@ -29,14 +29,12 @@ pub struct KernelEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KernelOrigin {
-    /// Embedded in the program, because a CUDA compiler was present when it was built.
+    /// Embedded in the program.
     Embedded,
     /// Loaded from the cache on disk.
     Cached,
     /// Compiled in this process.
     Compiled,
-    /// Embedded as PTX, which the driver compiles when it loads it.
-    Ptx,
 }
 
 /// Returns the origins of the GPU machine code that this process uses, in the order of loading.
@@ -73,7 +71,6 @@ impl Display for KernelOrigin {
             Self::Embedded => "built in",
             Self::Cached => "cached",
             Self::Compiled => "compiled",
-            Self::Ptx => "left to the driver",
         })
     }
 }

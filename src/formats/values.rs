@@ -2,7 +2,8 @@
 
 use super::NoValueSlots;
 use crate::analysis::{Analysis, Distinct};
-use crate::device::{Buffer, Ptr};
+use crate::device::kernels::common_value::Differ;
+use crate::device::{Buffer, Launch, Ptr, WorkingMemory};
 use crate::{Error, Scalar, parallel};
 
 /// Suffix of the cost keys of kernels for one value of all entries.
@@ -98,6 +99,29 @@ pub(crate) fn common<T: Scalar>(values: &[T]) -> Option<T> {
     let first = values.first().copied().unwrap_or_default();
     let alike = |value: &T| value.bits() == first.bits();
     parallel::all(values.len(), TASK, |range| values[range].iter().all(alike)).then_some(first)
+}
+
+/// As [`common`], of values in GPU memory.
+///
+/// # Errors
+///
+/// Errors of launches and kernel compilation.
+pub(crate) fn common_on_gpu<T: Scalar>(
+    work: &WorkingMemory,
+    values: &Buffer<T>,
+) -> Result<Option<T>, Error> {
+    let differ = work.cleared::<u32>(1)?;
+    let (all, count) = (values.ptr(), values.len() as u64);
+    let launch = Launch::over(values.len(), 1).with(Differ { values: all, count, differ });
+    let name = format!("common_value_differ_{}", T::KIND);
+    // SAFETY: the values are bits of this width.
+    unsafe { work.run("common_value", &name, launch)? };
+    let (mut differs, mut first) = ([0], [T::ZERO]);
+    work.read(differ, &mut differs)?;
+    if values.len() > 0 {
+        work.read(values.ptr(), &mut first)?;
+    }
+    Ok((differs == [0]).then_some(first[0]))
 }
 
 /// True if all values of a matrix have the same bits.

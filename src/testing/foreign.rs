@@ -110,6 +110,26 @@ fn arrays_of_a_gpu_are_packed_where_they_lie() {
     }
 }
 
+/// Packing is over when the operator is there: a product on another stream may begin at once.
+#[test]
+fn products_begin_with_complete_arrays() {
+    let Some(device) = gpu() else { return };
+    let a = "rmat,scale=18".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+    let (arrays, stream) = (Arrays::of(device, &a), Stream::new(device).unwrap());
+    let host_x = x_vector::<f32>(a.ncols());
+    let oracle = Oracle::of(a.view(), &host_x);
+    let x = DeviceVec::from_slice(device, &host_x).unwrap();
+    for plan in ["csr(balanced)", "sell", "jds", "psell", "tiles", "blocked", "blocked(hot:192)"] {
+        let builder = SparseOpBuilder::new().tuning(Tuning::Fixed(plan.parse().unwrap()));
+        let mut y = DeviceVec::zeros(device, a.nrows()).unwrap();
+        let other = Stream::new(device).unwrap();
+        let op = arrays.build(&builder, &stream, &a, true);
+        op.apply_device(&other, &x, &mut y).unwrap();
+        other.synchronize().unwrap();
+        oracle.check(&y.to_vec().unwrap()).unwrap_or_else(|wrong| panic!("{plan}: {wrong}"));
+    }
+}
+
 /// Only samples come to the host for plans that a GPU packs.
 #[cfg(feature = "cuda")]
 #[test]

@@ -30,8 +30,8 @@ const HEADER: usize = 24;
 /// Largest size of an entry, in bytes: many times that of the code of a module.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Capacity of the cache in bytes: a few hundred versions of a kernel file.
-const CAPACITY: u64 = 64 << 20;
+/// Capacity of the cache in bytes: several versions of all kernels, 20 MB for an architecture.
+const CAPACITY: u64 = 256 << 20;
 
 /// A folder of compiled kernels.
 #[derive(Debug, Clone)]

@@ -1,8 +1,8 @@
-//! Machine code for the kernels: embedded, from the cache, compiled by NVRTC, or compiled by the
-//! driver from PTX, in this order.
+//! Machine code for the kernels: from the cache, from the archives of the build, or compiled by
+//! NVRTC, in this order.
 
 use super::cache::Cache;
-use super::embedded::{self, Embedded, OPTIONS};
+use super::embedded::{self, Archived, Embedded, OPTIONS};
 use super::nvrtc::{self, Nvrtc, NvrtcFailure};
 use super::target::CompileTarget;
 use crate::Error;
@@ -15,10 +15,6 @@ use xxhash_rust::xxh3::xxh3_128;
 
 /// Identifies these kernels and their compiler options: measurements are stored under this name.
 pub(crate) const KERNEL_HASH: &str = embedded::HASH;
-
-/// NVRTC option that makes unmarked functions device functions. Without it NVRTC treats them as
-/// host functions and rejects them, including lambdas that nvcc recognises as device code.
-const DEVICE_ONLY: &str = "--device-as-default-execution-space";
 
 /// Option for one kernel of a module, see `KERNEL_OF` in `kernels/common.cuh`.
 const ONE_KERNEL: &str = "-DONE_KERNEL";
@@ -59,6 +55,17 @@ impl Image {
 /// An image and its origin.
 type LoggedImage = (Image, KernelEvent);
 
+/// Work that remains before the driver can load a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Its code is in the cache, or cannot be had.
+    None,
+    /// Its code is unpacked, in up to 0.1 s.
+    Unpacking,
+    /// NVRTC compiles it, in up to some seconds.
+    Compilation,
+}
+
 /// Returns code with a kernel of a module for an architecture, given as major and minor number.
 ///
 /// # Errors
@@ -66,58 +73,50 @@ type LoggedImage = (Image, KernelEvent);
 /// [`Error::KernelCompile`] if none can be obtained.
 pub(super) fn image(arch: (u32, u32), module: Module, kernel: &str) -> Result<Image, Error> {
     let (start, embedded) = (SearchClock::start(), find(arch, module)?);
-    let image = match embedded.cubin(number(arch)) {
-        Some(code) => whole(arch, embedded.name, code, KernelOrigin::Embedded, String::new()),
-        None => compiled(arch, embedded, Some(kernel), Cache::of_user().as_ref())?,
+    let cache = Cache::of_user();
+    let image = match unpacked(arch, embedded, cache.as_ref()) {
+        Some(image) => image,
+        None => compiled(arch, embedded, Some(kernel), cache.as_ref())?,
     };
     Ok(log(image, start))
 }
 
-/// As [`image`], but without embedded code: for a driver that rejects it because it is older than
-/// the compiler of the build.
+/// As [`image`], but without embedded code, from now on: for a driver that rejects it because it is
+/// older than the compiler of that code.
 pub(super) fn image_without_embedded(
     arch: (u32, u32),
     module: Module,
     kernel: &str,
 ) -> Result<Image, Error> {
-    let (start, embedded) = (SearchClock::start(), find(arch, module)?);
-    Ok(log(compiled(arch, embedded, Some(kernel), Cache::of_user().as_ref())?, start))
+    embedded::leave_out();
+    image(arch, module, kernel)
 }
 
-/// The embedded PTX of a module: for a driver that rejects the code of the compiler.
-pub(super) fn ptx_image(arch: (u32, u32), module: Module) -> Result<Image, Error> {
-    let (start, embedded) = (SearchClock::start(), find(arch, module)?);
-    let Some(code) = embedded.ptx(number(arch)) else {
-        let reason = "this build has no PTX".to_owned();
-        return Err(failed(arch, embedded.name, reason, String::new()));
-    };
-    let reason = "the driver rejects other code".to_owned();
-    Ok(log(whole(arch, embedded.name, code, KernelOrigin::Ptx, reason), start))
-}
-
-/// True if NVRTC compiles the kernels of a module one at a time.
-pub(super) fn is_selectable(module: Module) -> bool {
-    embedded::module(&module.to_string()).is_some_and(|module| module.selectable)
-}
-
-/// True if NVRTC has to compile a kernel of a module: neither the build nor the cache has it.
-pub(super) fn is_to_be_compiled(arch: (u32, u32), module: Module, kernel: &str) -> bool {
-    // NVRTC takes long to load, and is not needed for what the build has compiled.
+/// True if the kernels of a module for an architecture are compiled one at a time.
+pub(super) fn are_compiled_alone(arch: (u32, u32), module: Module) -> bool {
     let embedded = embedded::module(&module.to_string());
-    let Some(embedded) = embedded.filter(|embedded| !embedded.runs_on(number(arch))) else {
-        return false;
-    };
-    let Ok(nvrtc) = nvrtc::library() else { return false };
-    let Some(target) = CompileTarget::best(number(arch), nvrtc.architectures()) else {
-        return false;
-    };
+    embedded.is_some_and(|module| module.selectable && archived(arch, module).is_none())
+}
+
+/// Work that remains before the driver can load a kernel of a module.
+pub(super) fn effort(arch: (u32, u32), module: Module, kernel: &str) -> Effort {
+    let Some(embedded) = embedded::module(&module.to_string()) else { return Effort::None };
     let cache = Cache::of_user();
-    let is_cached = |kernel| {
-        let entry = entry(embedded, kernel, target, &nvrtc.name());
-        cache.as_ref().is_some_and(|cache| cache.path(&entry).exists())
+    let is_cached = |entry: &str| cache.as_ref().is_some_and(|cache| cache.path(entry).exists());
+    // NVRTC takes long to load, and is not needed for what is embedded.
+    if let Some(archived) = archived(arch, embedded) {
+        return if is_cached(&archived.entry()) { Effort::None } else { Effort::Unpacking };
+    }
+    let Ok(nvrtc) = nvrtc::library() else { return Effort::None };
+    let Some(target) = CompileTarget::best(number(arch), nvrtc.architectures()) else {
+        return Effort::None;
     };
     let kernel = Some(kernel).filter(|_| embedded.selectable);
-    !is_cached(None) && !is_cached(kernel)
+    let name = |kernel: &Option<&str>| entry(embedded, *kernel, target, &nvrtc.name());
+    if [None, kernel].iter().any(|kernel| is_cached(&name(kernel))) {
+        return Effort::None;
+    }
+    Effort::Compilation
 }
 
 /// Compiles all modules that the build has not compiled for an architecture, and keeps them in the
@@ -131,8 +130,8 @@ pub(super) fn compile_all(
     arch: (u32, u32),
     done: impl Fn(usize, usize) + Sync,
 ) -> Result<usize, Error> {
-    let own = embedded::MODULES.iter().filter(|module| !module.runs_on(number(arch)));
-    let modules: Vec<_> = own.collect();
+    let missing = |module: &&Embedded| archived(arch, module).is_none();
+    let modules: Vec<_> = embedded::MODULES.iter().filter(missing).collect();
     let cache = Cache::of_user();
     let finished = AtomicUsize::new(0);
     let compile = |i: usize| {
@@ -169,14 +168,34 @@ pub(crate) fn has_nvrtc() -> bool {
     nvrtc::library().is_ok()
 }
 
-/// The assembler's report of the registers and the memory that the kernels of a module use on an
-/// architecture. Compiles the module anew.
+/// Modules that have no machine code in the package.
+#[cfg(test)]
+pub(crate) const RARE: &[&str] = embedded::RARE;
+
+/// Kernel file of a module, without the extension, and the hash of its source.
+#[cfg(test)]
+pub(crate) fn file_and_hash(module: &str) -> (&'static str, &'static str) {
+    let embedded = embedded::module(module).unwrap();
+    (embedded.file, embedded.hash)
+}
+
+/// The machine code of a module in the package for an architecture.
+#[cfg(test)]
+pub(crate) fn packaged(arch: (u32, u32), module: &str) -> Option<Vec<u8>> {
+    embedded::module(module)?.archived(number(arch))?.unpack()
+}
+
+/// The machine code of a module, and the assembler's report of the registers and the memory that
+/// its kernels use. Compiles the module anew.
 ///
 /// # Errors
 ///
 /// [`Error::KernelCompile`].
 #[cfg(test)]
-pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, Error> {
+pub(crate) fn compiled_anew(
+    arch: (u32, u32),
+    module: &'static str,
+) -> Result<(Vec<u8>, String), Error> {
     let unknown =
         || failed(arch, module, "this build has no such kernels".to_owned(), String::new());
     let embedded = embedded::module(module).ok_or_else(unknown)?;
@@ -184,32 +203,50 @@ pub(crate) fn account(arch: (u32, u32), module: &'static str) -> Result<String, 
         .map_err(|reason| failed(arch, module, reason.to_owned(), String::new()))?;
     let mut options = options(None);
     options.push(ACCOUNT.to_owned());
-    let compiled =
-        nvrtc.compile(&file(module), embedded.source, CompileTarget::Cubin(number(arch)), &options);
-    compiled.map(|(_, log)| log).map_err(|failure| match failure {
+    let compiled = nvrtc.compile(
+        &file(embedded.file),
+        embedded.source,
+        CompileTarget::Cubin(number(arch)),
+        &options,
+    );
+    compiled.map_err(|failure| match failure {
         NvrtcFailure::Source(log) => failed(arch, module, first_error(&log), log),
         NvrtcFailure::Compiler(reason) => failed(arch, module, reason, String::new()),
     })
 }
 
-/// Code with `kernel`, or with all kernels, from the cache or NVRTC; the embedded PTX if neither is
-/// available.
+/// Machine code of a module in the build, if it runs on an architecture. A changed source has none.
+fn archived(arch: (u32, u32), embedded: &Embedded) -> Option<Archived> {
+    #[cfg(test)]
+    if mutated(embedded.source).is_some() {
+        return None;
+    }
+    embedded.archived(number(arch))
+}
+
+/// Code of the build for an architecture, if it has any.
+fn unpacked(arch: (u32, u32), embedded: &Embedded, cache: Option<&Cache>) -> Option<LoggedImage> {
+    let archived = archived(arch, embedded)?;
+    let (origin, code) = archived.load(cache)?;
+    let entry = cache.map(|cache| (cache.clone(), archived.entry()));
+    let cached = entry.as_ref().filter(|_| origin == KernelOrigin::Cached);
+    let detail = cached.map(|(cache, entry)| cache.path(entry).display().to_string());
+    let (image, event) = whole(arch, embedded.name, code, origin, detail.unwrap_or_default());
+    Some((Image { entry, ..image }, event))
+}
+
+/// Code with `kernel`, or with all kernels, from the cache or NVRTC.
 fn compiled(
     arch: (u32, u32),
     embedded: &Embedded,
     kernel: Option<&str>,
     cache: Option<&Cache>,
 ) -> Result<LoggedImage, Error> {
-    let module = embedded.name;
-    let reason = match with_nvrtc(arch, embedded, kernel, cache) {
-        Ok(image) => return Ok(image),
-        Err(NvrtcFailure::Source(log)) => return Err(failed(arch, module, first_error(&log), log)),
-        Err(NvrtcFailure::Compiler(reason)) => reason,
-    };
-    match embedded.ptx(number(arch)) {
-        Some(code) => Ok(whole(arch, module, code, KernelOrigin::Ptx, reason)),
-        None => Err(failed(arch, module, reason, String::new())),
-    }
+    let failed = |message, log| failed(arch, embedded.name, message, log);
+    with_nvrtc(arch, embedded, kernel, cache).map_err(|failure| match failure {
+        NvrtcFailure::Source(log) => failed(first_error(&log), log),
+        NvrtcFailure::Compiler(reason) => failed(reason, String::new()),
+    })
 }
 
 /// Code from the cache, or compiled by NVRTC: the whole module if the cache has it, else only the
@@ -231,7 +268,7 @@ fn with_nvrtc(
     };
     #[cfg(test)]
     if let Some(source) = mutated(embedded.source) {
-        let (code, _) = nvrtc.compile(&file(module), &source, target, &options(kernel))?;
+        let (code, _) = nvrtc.compile(&file(embedded.file), &source, target, &options(kernel))?;
         return Ok(image(code, kernel, None, KernelOrigin::Compiled, "changed".to_owned()));
     }
     let of = |kernel| entry(embedded, kernel, target, &nvrtc.name());
@@ -245,7 +282,8 @@ fn with_nvrtc(
         }
     }
     let entry = of(kernel);
-    let (code, _) = nvrtc.compile(&file(module), embedded.source, target, &options(kernel))?;
+    let (code, _) =
+        nvrtc.compile(&file(embedded.file), embedded.source, target, &options(kernel))?;
     let kept = match cache.map(|cache| cache.store(&entry, &code)) {
         Some(Ok(())) => String::new(),
         Some(Err(error)) => format!("; not cached: {error}"),
@@ -267,13 +305,13 @@ fn mutated(source: &str) -> Option<String> {
 
 /// NVRTC options, for every target: those of one kernel, or of a whole module.
 fn options(kernel: Option<&str>) -> Vec<String> {
-    let common = OPTIONS.iter().chain([&DEVICE_ONLY]).map(|option| (*option).to_owned());
+    let common = OPTIONS.iter().map(|option| (*option).to_owned());
     let one = |kernel| [ONE_KERNEL.to_owned(), format!("-DSELECTED_{kernel}=~,1")];
     common.chain(kernel.map(one).into_iter().flatten()).collect()
 }
 
-/// Name of the cache entry of a kernel or of a module. It depends on everything that the code
-/// depends on.
+/// Name of the cache entry of a kernel or of a module that NVRTC compiles. It depends on everything
+/// that the code depends on.
 fn entry(
     embedded: &Embedded,
     kernel: Option<&str>,
@@ -454,14 +492,5 @@ mod tests {
         let Error::KernelCompile { message, log, .. } = &error else { panic!("{error}") };
         assert!(message.starts_with("kernels/test.cu(") && !message.contains('\n'), "{message}");
         assert!(log.lines().count() > 2, "{log}");
-    }
-
-    #[test]
-    fn without_a_compiler_the_driver_gets_assembly() {
-        let text = embedded::deflated(b".version\0");
-        let embedded = Embedded { ptx: Some((20, text)), ..module("", "none") };
-        // No NVRTC supports architecture 2.0 any more; a machine without NVRTC takes the same path.
-        let (image, event) = compiled((2, 0), &embedded, None, None).unwrap();
-        assert_eq!((event.origin, image.bytes()), (KernelOrigin::Ptx, &b".version\0"[..]));
     }
 }

@@ -31,6 +31,7 @@ pub(crate) use queue::Queue;
 
 use super::{DeviceSpec, GpuRuntime, GpuSpec, Module};
 use crate::Error;
+use compiler::Effort;
 use cudarc::driver::sys;
 use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -293,8 +294,8 @@ impl Gpu {
         Ok(Kernel { function, overlaps: loaded.overlaps && driver::instances() == 1 })
     }
 
-    /// Runs `work`. Those of `kernels` that are neither loaded nor compiled are compiled on other
-    /// threads meanwhile.
+    /// Runs `work`. Those of `kernels` that are neither loaded nor cached are unpacked or compiled
+    /// on other threads meanwhile.
     pub(crate) fn with_kernels<R>(
         &self,
         kernels: Vec<(Module, String)>,
@@ -302,14 +303,14 @@ impl Gpu {
     ) -> R {
         let is_missing = |(module, name): &(Module, String)| {
             self.loaded(*module, name).is_none()
-                && compiler::is_to_be_compiled(self.0.capability, *module, name)
+                && compiler::effort(self.0.capability, *module, name) != Effort::None
         };
         let missing = kernels.into_iter().filter(is_missing);
         thread::scope(|scope| {
             let holds = holds_lock();
             for (module, name) in missing {
                 let compile = move || inherit_lock(holds, || drop(self.code_with(module, &name)));
-                // Without a thread, and after a failure, it is compiled when it is first used.
+                // Without a thread, and after a failure, it is loaded when it is first used.
                 let _ = thread::Builder::new().spawn_scoped(scope, compile);
             }
             work()
@@ -320,7 +321,7 @@ impl Gpu {
     pub(crate) fn needs_no_compiler(&self, kernels: &[(Module, String)]) -> bool {
         kernels.iter().all(|(module, name)| {
             self.loaded(*module, name).is_some()
-                || !compiler::is_to_be_compiled(self.0.capability, *module, name)
+                || compiler::effort(self.0.capability, *module, name) != Effort::Compilation
         })
     }
 
@@ -344,7 +345,8 @@ impl Gpu {
         }
         let _outside = exclude_calls();
         // Threads that need the same code wait for the first.
-        let unit = (module, compiler::is_selectable(module).then(|| name.to_owned()));
+        let alone = compiler::are_compiled_alone(self.0.capability, module);
+        let unit = (module, alone.then(|| name.to_owned()));
         let lock = {
             let mut loading = self.0.loading.lock().unwrap_or_else(PoisonError::into_inner);
             loading.entry(unit).or_default().clone()
@@ -357,7 +359,7 @@ impl Gpu {
         let _relaxed = memory::Relaxed::new();
         let load = |image: compiler::Image| {
             let code = image.bytes();
-            // SAFETY: a complete CUBIN, or PTX that ends in NUL.
+            // SAFETY: a complete CUBIN, or PTX of NVRTC that ends in NUL.
             let handle = api::value(ptr::null_mut(), |handle| unsafe {
                 api::module_load_data(handle, code.as_ptr().cast())
             });
@@ -371,12 +373,11 @@ impl Gpu {
         };
         let capability = self.0.capability;
         let image = compiler::image(capability, module, name)?;
-        // A driver older than the compiler of the build may reject the embedded code, but not code
-        // compiled on this machine, or PTX.
+        // A driver older than the compiler of the embedded code may reject it, but not code
+        // compiled on this machine.
         let (kernel, loaded) = load(image).or_else(|refused| {
             compiler::image_without_embedded(capability, module, name)
                 .and_then(load)
-                .or_else(|_| compiler::ptx_image(capability, module).and_then(load))
                 .map_err(|_| refused)
         })?;
         let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);

@@ -39,21 +39,23 @@
 mod constants;
 mod cpu;
 mod cuda;
+mod device_pack;
 mod pack;
 
 use super::values::{SlotValues, is_equal, without_same};
 use super::{
-    Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, Target, ValueArrays, Work,
-    chunk_count, chunk_rows, megabytes, vector_bytes,
+    Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties, Target,
+    ValueArrays, Work, chunk_count, chunk_rows, megabytes, vector_bytes,
 };
 use crate::analysis::Analysis;
-use crate::device::Gpu;
+use crate::device::{CsrSource, Gpu, Module};
 use crate::matrix::{CsrMatrix, CsrView};
 use crate::memory::try_zeroed;
 use crate::{Error, Scalar, ScalarKind};
 use constants::{GROUP, MAX_CHUNK, UNUSED};
 use std::fmt::{self, Display};
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 /// The tiled format.
 pub(crate) struct Tiles;
@@ -213,6 +215,28 @@ impl Format for Tiles {
 
     fn pack<T: Scalar>(plan: &TilesPlan, a: CsrView<'_, T>) -> Result<HostTiles<T>, Error> {
         pack::pack(plan, a)
+    }
+
+    fn gpu_kernels<T: Scalar>(
+        plan: &TilesPlan,
+        analysis: &Analysis,
+        bytes: u64,
+        gpu: Gpu,
+    ) -> Vec<(Module, String)> {
+        let packing = device_pack::modules(plan).map(|module| (module.into(), String::new()));
+        packing.chain(cuda::expected_kernels::<T>(plan, analysis, bytes, gpu)).collect()
+    }
+
+    fn properties(_: &TilesPlan) -> PlanProperties {
+        PlanProperties { packs_on_device: true, ..PlanProperties::default() }
+    }
+
+    fn pack_on_device<T: Scalar>(
+        plan: &TilesPlan,
+        source: &CsrSource<T>,
+    ) -> Result<Option<Arc<dyn DeviceMatrix<T>>>, Error> {
+        let packed = device_pack::pack(plan, source)?;
+        Ok(packed.map(|packed| Arc::new(packed) as Arc<dyn DeviceMatrix<T>>))
     }
 }
 
@@ -383,7 +407,8 @@ impl<T: Scalar> HostMatrix<T> for HostTiles<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        Ok(Box::new(cuda::DeviceTiles::new(self, gpu)?))
+        let arrays = cuda::TileArrays::upload(self, gpu)?;
+        Ok(Box::new(cuda::DeviceTiles::new(arrays, gpu)?))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::parallel::{self, SparePool};
 use crate::{Error, Scalar};
 
 /// Maximum number of chunks: the number of blocks of a GPU launch.
-const MAX_CHUNKS: u64 = i32::MAX as u64;
+pub(super) const MAX_CHUNKS: u64 = i32::MAX as u64;
 
 /// Entries of a chunk in a column block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

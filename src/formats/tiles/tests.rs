@@ -1,6 +1,8 @@
 use super::*;
+use crate::device::Device;
+use crate::formats::{Plan, ResidentMatrix};
 use crate::matrix::gallery;
-use crate::testing::chapter;
+use crate::testing::{Oracle, awkward, chapter, gpu, product, small_gallery, x_vector};
 use proptest::prelude::*;
 
 /// Spelling of any plan.
@@ -144,4 +146,83 @@ fn more_than_there_are_numbers_for_is_refused() {
         "{message}"
     );
     assert!(pack::check(&SMALL, "groups", u64::from(u32::MAX), u64::from(u32::MAX)).is_ok());
+}
+
+fn words<N: Copy + Into<u64>>(numbers: &[N]) -> Vec<u64> {
+    numbers.iter().map(|&number| number.into()).collect()
+}
+
+/// All arrays of a matrix by name.
+fn arrays<T: Scalar>(a: &HostTiles<T>) -> [(&'static str, Vec<u64>); 8] {
+    let values = match &a.values {
+        SlotValues::Plain(values) => values.iter().map(|value| value.bits()).collect(),
+        SlotValues::Equal(value) => vec![value.bits()],
+    };
+    [
+        ("chunk_rows", words(&a.chunk_rows)),
+        ("chunk_ptr", words(&a.chunk_ptr)),
+        ("home", words(&a.home)),
+        ("positions", words(&a.positions)),
+        ("row_ends", words(&a.row_ends)),
+        ("tile_ptr", words(&a.tile_ptr)),
+        ("cols", words(&a.cols)),
+        ("values", values),
+    ]
+}
+
+/// Packs on both sides under several plans, and compares arrays and products.
+fn pack_on_both<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, name: &str) {
+    let there = CsrSource::upload(a.view(), gpu).unwrap();
+    for text in Tiles::EXAMPLES.iter().chain(&["tiles(cols:7,chunk:64,stripe:300)"]) {
+        let context = format!("{name} in {}, {text}", T::KIND);
+        let Ok(Plan::Tiles(plan)) = text.parse() else { panic!("{text}") };
+        let host = Tiles::pack(&plan, a.view()).unwrap();
+        let Some(packed) = device_pack::pack(&plan, &there).unwrap() else {
+            let shape = host.shape;
+            let cells = shape.chunk_count() * shape.blocks();
+            let is_left = shape.blocks() > 4096 || cells > (2 * shape.nnz).max(1 << 20);
+            assert!(is_left || shape.nnz == 0, "{context}: left to the host");
+            continue;
+        };
+        let found = arrays(&packed.to_host().unwrap());
+        for ((what, expected), (_, found)) in arrays(&host).into_iter().zip(found) {
+            let differs = expected.iter().zip(&found).position(|(one, other)| one != other);
+            assert!(
+                expected.len() == found.len() && differs.is_none(),
+                "{context}: {what}, lengths {} and {}, first difference at {differs:?}",
+                expected.len(),
+                found.len(),
+            );
+        }
+        let resident = ResidentMatrix::Gpu(gpu, Arc::new(packed));
+        let x = x_vector(a.ncols());
+        let y = product(&Device::Cuda(gpu), &resident, a.nrows(), &x);
+        Oracle::of(a.view(), &x).check(&y).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
+    }
+}
+
+/// Nothing is tested without a GPU.
+fn a_gpu_packs_the_same<T: Scalar>() {
+    let Some(&Device::Cuda(gpu)) = gpu() else { return };
+    awkward::<T>().iter().for_each(|(name, a)| pack_on_both(gpu, a, name));
+    for spec in small_gallery() {
+        for values in gallery::Values::ALL {
+            let spec = spec.clone().with_values(values);
+            pack_on_both(gpu, &spec.generate::<T>().unwrap(), &spec.to_string());
+        }
+    }
+    for text in ["lognormal,rows=9000", "rmat,scale=14", "webbase,rows=40000"] {
+        let spec: gallery::Spec = text.parse().unwrap_or_else(|_| panic!("{text}"));
+        pack_on_both(gpu, &spec.generate::<T>().unwrap(), text);
+    }
+}
+
+#[test]
+fn a_gpu_packs_the_same_in_f32() {
+    a_gpu_packs_the_same::<f32>();
+}
+
+#[test]
+fn a_gpu_packs_the_same_in_f64() {
+    a_gpu_packs_the_same::<f64>();
 }

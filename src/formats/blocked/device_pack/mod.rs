@@ -20,8 +20,9 @@ use super::cuda::DeviceBlocked;
 use super::panel::Panel;
 use super::{BlockedPlan, PIECE, TileColumns};
 use crate::device::kernels::blocked_cells::{Classes, Count, Firsts, HotOrder, Order, Sorted};
-use crate::device::kernels::blocked_pack::{Differ, Pieces, Tiles};
+use crate::device::kernels::blocked_pack::{Pieces, Tiles};
 use crate::device::{CsrSource, Launch, Ptr, SCAN, WARP, WorkingMemory};
+use crate::formats::values::common_on_gpu;
 use crate::memory::push;
 use crate::{Error, Scalar};
 
@@ -55,7 +56,7 @@ pub(super) fn pack<T: Scalar>(
     let room = 24 * a.nrows + 8 * a.ncols + 3 * a.nnz() + (1 << 20);
     let packer = BlockPacker { work: WorkingMemory::new(a.gpu, room)?, a };
     let (spans, sorted) = packer.spans()?;
-    let equal = if plan.packed { packer.common()? } else { None };
+    let equal = if plan.packed { common_on_gpu(&packer.work, &a.values)? } else { None };
     match plan.x {
         TileColumns::Windows => {
             if !sorted {
@@ -286,22 +287,6 @@ impl<T: Scalar> BlockPacker<'_, T> {
         let source =
             |kernel| PieceSource { kernel, firsts: Ptr::NULL, order: Ptr::NULL, hot: entries };
         self.finish(hot, (near, source("near")), (far, source("far")), order, equal)
-    }
-
-    /// The value of all entries; `None` if they differ.
-    fn common(&self) -> Result<Option<T>, Error> {
-        let (work, values) = (&self.work, &self.a.values);
-        let differ = work.cleared::<u32>(1)?;
-        let (all, count) = (values.ptr(), values.len() as u64);
-        let launch = Launch::over(values.len(), 1).with(Differ { values: all, count, differ });
-        // SAFETY: the values are bits of this width.
-        unsafe { work.run(FILE, &format!("blocked_pack_differ_{}", T::KIND), launch)? };
-        let (mut differs, mut first) = ([0], [T::ZERO]);
-        work.read(differ, &mut differs)?;
-        if values.len() > 0 {
-            work.read(values.ptr(), &mut first)?;
-        }
-        Ok((differs == [0]).then_some(first[0]))
     }
 
     /// Writes `count` numbers by `write`, and returns the sums before each of them and of all.
