@@ -48,7 +48,8 @@ static INDEX: LazyLock<String> = LazyLock::new(|| {
 /// Modules and architectures of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// Base modules for [`ALL_MODULES`]: of the kernels of [`INDEX`].
+    /// CSR and the base modules that do not take long, for [`ALL_MODULES`]: of the kernels of
+    /// [`INDEX`].
     Base,
     /// Base modules for [`FEW`], and for [`ALL_MODULES`] one variant of each kind, too.
     Few,
@@ -91,7 +92,10 @@ impl Extent {
                     !is_large || (PACKAGED.contains(&arch) && !compiler::RARE.contains(module))
                 }
                 (Self::Few, true) => !is_rare,
-                (Self::Few, false) | (Self::Base, _) => is_base,
+                (Self::Few, false) => is_base,
+                (Self::Base, _) => {
+                    is_base && (*module == "csr" || !compiler::is_selectable(module))
+                }
             }
         })
     }

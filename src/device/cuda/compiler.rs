@@ -113,10 +113,8 @@ pub(super) fn effort(arch: (u32, u32), module: Module, kernel: &str) -> Effort {
     };
     let kernel = Some(kernel).filter(|_| embedded.selectable);
     let name = |kernel: &Option<&str>| entry(embedded, *kernel, target, &nvrtc.name());
-    if [None, kernel].iter().any(|kernel| is_cached(&name(kernel))) {
-        return Effort::None;
-    }
-    Effort::Compilation
+    let is_there = [None, kernel].iter().any(|kernel| is_cached(&name(kernel)));
+    if is_there { Effort::None } else { Effort::Compilation }
 }
 
 /// Compiles all modules that the build has not compiled for an architecture, and keeps them in the
@@ -177,6 +175,11 @@ pub(crate) const RARE: &[&str] = embedded::RARE;
 pub(crate) fn file_and_hash(module: &str) -> (&'static str, &'static str) {
     let embedded = embedded::module(module).unwrap();
     (embedded.file, embedded.hash)
+}
+
+#[cfg(test)]
+pub(crate) fn is_selectable(module: &str) -> bool {
+    embedded::module(module).unwrap().selectable
 }
 
 /// The machine code of a module in the package for an architecture.
