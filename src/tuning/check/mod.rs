@@ -8,6 +8,7 @@
 //! fastest plan stays; of equally fast plans the one that was predicted to be faster.
 
 mod expectation;
+mod measurement;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use crate::Error;
 use crate::device::DeviceSpec;
 use crate::formats::{FormatKind, Plan, Target, csr};
 use crate::order;
+use measurement::MIN_PRODUCTS;
 
 /// Products of a check, besides a share of the expected ones.
 const PRODUCTS: u64 = 30;
@@ -33,32 +35,6 @@ const SHARES: u64 = 7;
 
 /// Largest number of plans that are packed besides CSR.
 const MAX_PACKED: usize = 8;
-
-/// Largest number of products for one plan; more would not make its time more accurate.
-const MAX_PRODUCTS: u64 = 40;
-
-/// Fewest products for one plan on a GPU, warm-up included, if the budget allows. Times of a GPU
-/// vary little, and further plans are worth more than a more accurate time.
-const MIN_GPU_PRODUCTS: u64 = 8;
-
-/// Seconds of products, at the speed of the fastest plan so far, that make a time on a GPU
-/// accurate.
-const ACCURATE_SECONDS: f64 = 300e-6;
-
-/// Timed batches of a plan on a CPU; the fastest counts. On a GPU there is one.
-const CPU_BATCHES: u64 = 2;
-
-/// Most batches, while the time falls: branch predictors learn row lengths in several products.
-const CPU_MOST_BATCHES: usize = 4;
-
-/// Ratio of the times of two successive batches below which the time is still falling.
-const FALLING: f64 = 0.93;
-
-/// Ratio to the least measured time above which a plan is not timed in a second batch.
-const TOO_SLOW: f64 = 1.5;
-
-/// Fewest products for one plan: one that warms up, and a product for each batch.
-const MIN_PRODUCTS: u64 = 1 + CPU_BATCHES;
 
 /// Fewest entries of a matrix that is checked. A smaller one takes about as long as a launch or the
 /// start of a thread, whatever the plan.
@@ -242,7 +218,14 @@ impl<'a, A: PlanTimer> Check<'a, A> {
             }
             self.held_bytes = self.held_bytes.max(held + needed);
             self.packed += 1;
-            let Some(other) = self.pack(place) else { continue };
+            let (expected, _) = self.expectation(place);
+            let Some(mut other) = self.pack(place) else { continue };
+            if let Some(fastest) = fastest.as_ref().filter(|_| self.target == Target::Cpu)
+                && expected < fastest.seconds
+                && fastest.seconds * (1.0 + TIE_BAND) < other.seconds
+            {
+                other.seconds = self.timed_again(&other, fastest);
+            }
             fastest = match fastest {
                 Some(fastest) if !self.is_faster((other.place, other.seconds), &fastest) => {
                     Some(fastest)
@@ -363,63 +346,6 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         self.timings[place] =
             PlanTiming::Excluded(TimingOutcome::Failed { reason: error.to_string() });
         self.failure.get_or_insert(error);
-    }
-
-    /// Number of products for one plan.
-    fn products_per_plan(&self) -> u64 {
-        let most = match self.target {
-            Target::Cpu => MAX_PRODUCTS,
-            Target::Gpu => {
-                let product = if self.least.is_finite() { self.least } else { self.predicted(0) };
-                let enough = (ACCURATE_SECONDS / product) as u64;
-                enough.clamp(MIN_GPU_PRODUCTS, MAX_PRODUCTS)
-            }
-        };
-        (self.budget.products / SHARES).clamp(MIN_PRODUCTS, most)
-    }
-
-    /// Times a packed plan: the least time of a product over the batches. `None` if it fails.
-    fn measure(&mut self, place: usize, ready: &Ready<A::Packed>) -> Option<f64> {
-        match self.batches(ready) {
-            Ok(samples) => {
-                let samples = Samples::from(samples);
-                let seconds = samples.min();
-                self.least = self.least.min(seconds);
-                let prepare = ready.pack + ready.upload;
-                self.timings[place] = PlanTiming::Measured { prepare, samples };
-                Some(seconds)
-            }
-            Err(error) => {
-                self.exclude(place, error);
-                None
-            }
-        }
-    }
-
-    /// Seconds of a product in each batch.
-    fn batches(&mut self, ready: &Ready<A::Packed>) -> Result<Vec<f64>, Error> {
-        let batches = if self.target == Target::Cpu { CPU_BATCHES } else { 1 };
-        let batch = (self.products_per_plan() - 1) / batches;
-        let mut samples: Vec<f64> = Vec::new();
-        loop {
-            let warm_up = u64::from(samples.is_empty());
-            self.products += warm_up + batch;
-            // There are at most `MAX_PRODUCTS`.
-            let seconds = self.timer.products(&ready.matrix, warm_up as u32, batch as u32)?;
-            samples.push(seconds / batch as f64);
-            let is_last = match *samples {
-                [first] => batches == 1 || first >= TOO_SLOW * self.least,
-                [.., before, last] => last >= FALLING * before,
-                [] => true,
-            };
-            // A further batch leaves room for the plans to come.
-            let spare = if samples.len() < batches as usize { 0 } else { self.reserved_plans };
-            let least = batch + spare * self.products_per_plan();
-            let has_room = self.products + least <= self.budget.products;
-            if is_last || samples.len() >= CPU_MOST_BATCHES || !has_room {
-                return Ok(samples);
-            }
-        }
     }
 
     /// True if a plan replaces the fastest one so far. Of plans within the band of the least time

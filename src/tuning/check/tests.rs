@@ -1,6 +1,9 @@
 //! Checks on a scripted device with given times of products.
 
+mod cpu;
+
 use super::expectation::expected_improvement;
+use super::measurement::MIN_GPU_PRODUCTS;
 use super::*;
 use crate::analysis::Analysis;
 use crate::device::Device;
@@ -33,6 +36,8 @@ struct Script {
     /// Beginning of the spelling of plans whose branches are learned, and the number of products
     /// before, each of which takes twice as long.
     learning: Option<(&'static str, u32)>,
+    /// Range of the clock in which products take nine times as long.
+    busy: [f64; 2],
     done: RefCell<BTreeMap<String, u32>>,
     predicted: RefCell<Vec<(Plan, f64)>>,
     clock: Cell<f64>,
@@ -104,7 +109,9 @@ impl PlanTimer for &Script {
         let slow = learning.saturating_sub(*before).min(repeats);
         *before += repeats;
         let seconds = self.product(packed) * f64::from(repeats + slow);
-        let taken = seconds * (1.0 + self.noise * self.uniform());
+        let is_busy = (self.busy[0]..self.busy[1]).contains(&self.clock.get());
+        let others = if is_busy { 9.0 } else { 1.0 };
+        let taken = seconds * others * (1.0 + self.noise * self.uniform());
         let warm_up = self.product(packed) * f64::from(warm_up);
         self.clock.set(self.clock.get() + warm_up + taken);
         Ok(taken)
@@ -236,50 +243,6 @@ fn packing_that_does_not_pay_is_left_out() {
 }
 
 #[test]
-fn large_matrices_are_packed_one_at_a_time_on_a_cpu() {
-    for (spec, is_large) in [("banded,rows=50k", false), ("banded,rows=300k", true)] {
-        let factors = vec![("csr", 1.0), ("", 3.0)];
-        let script = Script { on_cpu: true, factors, ..Script::default() };
-        assert_eq!(checked(&script, spec, 1000).unwrap().plan.format(), FormatKind::Csr);
-        let packed = script.packed.into_inner();
-        assert!(packed.len() > 1 && packed[0].starts_with("csr"), "{packed:?}");
-        assert_eq!(packed[packed.len() - 1].starts_with("csr"), is_large, "{packed:?}");
-    }
-}
-
-#[test]
-fn a_plan_whose_time_still_falls_is_timed_further_on_a_cpu() {
-    // Faster than any other, after five products.
-    let factors = vec![("csr(scalar)", 0.3)];
-    let of = |learning| {
-        let script =
-            Script { on_cpu: true, factors: factors.clone(), learning, ..Script::default() };
-        let decision = checked(&script, "circuit,rows=40k", 1000).unwrap();
-        let Basis::Checked { timing_run, products, limit } = &decision.basis else { panic!() };
-        assert!(products <= limit, "{products} of {limit}");
-        let plan = "csr(scalar)".parse().unwrap();
-        (decision.plan.to_string(), timing_run.timed_plan(&plan).unwrap().rounds)
-    };
-    assert_eq!(of(None), ("csr(scalar)".to_owned(), 2));
-    let (plan, batches) = of(Some(("csr(scalar)", 5)));
-    assert_eq!((plan.as_str(), batches), ("csr(scalar)", 4));
-}
-
-#[test]
-fn falling_times_of_csr_leave_products_for_a_packed_plan() {
-    // Three kernels of CSR are about equally fast, and the time of each falls, with the fewest
-    // products for a check.
-    let factors = vec![("csr(scalar)", 0.5), ("csr(balanced)", 0.35)];
-    let script = Script { on_cpu: true, factors, learning: Some(("csr", 2)), ..Script::default() };
-    let decision = checked(&script, "banded,rows=20k", 120).unwrap();
-    let Basis::Checked { timing_run, products, limit } = &decision.basis else { panic!() };
-    let packed = timing_run.timed_plans.iter().filter(|p| p.plan.format() != FormatKind::Csr);
-    let is_packed = packed.filter(|plan| plan.product.is_some()).count() > 0;
-    assert!(is_packed || products + MIN_PRODUCTS <= *limit, "{products}: {timing_run:?}");
-    assert!(products <= limit && *limit == 12, "{products} of {limit}");
-}
-
-#[test]
 fn more_expected_products_pack_more_plans() {
     let packed = |calls| {
         let script = Script { factors: vec![("psell", 1.3)], ..Script::default() };
@@ -374,28 +337,6 @@ fn two_packed_matrices_stay_below_the_limit() {
     let run = Check::new(&&script, &&script, &decision, &spec, limits).run().unwrap().timing_run;
     assert!(run.timed_plans.iter().any(|p| matches!(p.outcome, TimingOutcome::NoRoom { .. })));
     assert_eq!(script.packed.borrow().len(), 1);
-}
-
-/// While a plan is packed, the caller's matrix is in memory, too.
-#[test]
-fn on_a_cpu_no_plan_takes_much_more_memory_than_plain_csr() {
-    let profile = include_str!("../../../models/cpu.ron");
-    let (mut decision, _, spec) = decision_by(profile, "stencil27,n=60", 1000);
-    let of = |decision: &Decision, text: &str| {
-        let plan: Plan = text.parse().unwrap();
-        decision.candidates.iter().position(|c| c.plan == plan).unwrap()
-    };
-    let (csr, coo) = (of(&decision, "csr"), of(&decision, "coo"));
-    let bytes = [csr, coo].map(|place| decision.candidates[place].work.matrix_bytes as f64);
-    assert!(bytes[1] > MAX_BYTES_ON_CPU * bytes[0] && bytes[1] > HELD_ON_CPU as f64);
-    decision.candidates[coo].prediction.as_mut().unwrap().correction = 0.01;
-    let script = Script { on_cpu: true, ..Script::default() };
-    let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
-    *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
-    let limits = Budget { products: 50, calls: 1000, memory: u64::MAX };
-    let run = Check::new(&&script, &&script, &decision, &spec, limits).run().unwrap().timing_run;
-    let timed = run.timed_plans.iter().find(|p| p.plan == decision.candidates[coo].plan).unwrap();
-    assert!(matches!(timed.outcome, TimingOutcome::NoRoom { .. }), "{timed:?}");
 }
 
 /// The property that makes the check worth it: the chosen plan is never slower than the best timed
