@@ -60,7 +60,6 @@ __device__ __forceinline__ void receive(T *used, const T *x, const u32 *own, u64
                                         u64 received, u32 count, const u32 *flags, u32 neighbours,
                                         ExchangeState state, Waits waits) {
     wait_for_previous_launch();
-    trigger_next_launch();
     u64 stride = u64(gridDim.x) * BLOCK;
     auto place_of = [=](u64 element) { return places ? u64(places[element]) : element; };
     for (u64 i = thread_id(); i < own_count * count; i += stride) {
@@ -70,6 +69,8 @@ __device__ __forceinline__ void receive(T *used, const T *x, const u32 *own, u64
     u32 round = state.round();
     if (threadIdx.x < neighbours) is_signalled(flags + threadIdx.x, round + 1, waits);
     __syncthreads();
+    // Not before: blocks that wait would take the place of the interior rows beside this launch.
+    trigger_next_launch();
     inbox += (round % 2) * received * count;
     for (u64 i = thread_id(); i < received * count; i += stride) {
         ElementPlace from(i, count);

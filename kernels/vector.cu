@@ -49,18 +49,40 @@ __device__ __forceinline__ T coefficient(const double *registers, u64 coefficien
     return T(bits & NEGATIVE ? -value : value);
 }
 
-// Sum over the block, in every thread.
-__device__ __forceinline__ double block_sum(double sum) {
-    __shared__ double warp_sums[WARPS];
-    sum = subwarp_sum(sum, WARP);
+// Two sums.
+struct SumPair {
+    double first, second;
+};
+
+// Sums over the block, in every thread.
+__device__ __forceinline__ SumPair block_sums(SumPair sums) {
+    __shared__ double2 warp_sums[WARPS];
+    double first = subwarp_sum(sums.first, WARP), second = subwarp_sum(sums.second, WARP);
     // Protects the results of an earlier call.
     __syncthreads();
-    if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
+    if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = make_double2(first, second);
     __syncthreads();
-    double total = 0;
+    SumPair total{};
 #pragma unroll
-    for (u32 w = 0; w < WARPS; ++w) total += warp_sums[w];
+    for (u32 w = 0; w < WARPS; ++w) total.first += warp_sums[w].x, total.second += warp_sums[w].y;
     return total;
+}
+
+// Sums of this thread over its share of `count` pairs, in their order.
+__device__ __forceinline__ SumPair pair_sums(const double2 *pairs, u32 count) {
+    constexpr u32 LOADED = 8;
+    SumPair sums{};
+    for (u32 base = threadIdx.x; base < count; base += LOADED * BLOCK) {
+        double2 loaded[LOADED];
+#pragma unroll
+        for (u32 t = 0; t < LOADED; ++t) {
+            u32 at = base + t * BLOCK;
+            loaded[t] = at < count ? __ldcg(pairs + at) : make_double2(0, 0);
+        }
+#pragma unroll
+        for (u32 t = 0; t < LOADED; ++t) sums.first += loaded[t].x, sums.second += loaded[t].y;
+    }
+    return sums;
 }
 
 // Runs a program in one thread, which reads from `window` and writes to `window` and `registers`.
@@ -94,42 +116,33 @@ __device__ __forceinline__ void run_scalar_program(const u64 *code, u32 len, dou
 }
 
 // Adds the sums of all threads of the last block, and runs the program.
-__device__ __forceinline__ void conclude(double first, double second, ScalarRegisters state, PassShape shape) {
+__device__ __forceinline__ void conclude(SumPair sums, ScalarRegisters state, PassShape shape) {
     __shared__ double window[WINDOW];
     __shared__ u64 code[MAX_CODE];
     if (threadIdx.x < WINDOW) window[threadIdx.x] = __ldcg(state.registers + threadIdx.x);
     if (threadIdx.x < shape.code_len()) code[threadIdx.x] = state.code[threadIdx.x];
-    first = block_sum(first);
-    second = block_sum(second);
+    sums = block_sums(sums);
     if (threadIdx.x != 0) return;
     u32 at = shape.sums();
-    state.registers[at] = first;
-    if (at < WINDOW) window[at] = first;
+    state.registers[at] = sums.first;
+    if (at < WINDOW) window[at] = sums.first;
     if (shape.second() != PARTNER_ABSENT) {
-        state.registers[at + 1] = second;
-        if (at + 1 < WINDOW) window[at + 1] = second;
+        state.registers[at + 1] = sums.second;
+        if (at + 1 < WINDOW) window[at + 1] = sums.second;
     }
     run_scalar_program(code, shape.code_len(), window, state.registers);
 }
 
-// Elements of a pass for group `group` of `groups`: its share of `n` elements from `start` on. The
+// Elements of a pass for block `block` of `blocks`: its share of `n` elements from `start` on. The
 // first `vectors16` vectors of 16 bytes are loaded by wide loads.
 struct PassShare {
     u64 start, n, vectors16;
-    u32 group, groups;
+    u32 block, blocks;
     bool backward;
-};
-
-// Two sums.
-struct SumPair {
-    double first, second;
 };
 
 // Sums over the elements of this GPU.
 struct OwnSums {
-    // Threads of a group: a block.
-    static constexpr u32 GROUP = BLOCK;
-
     // Calls `body` with the share of the block, and returns its sums, of this thread.
     template <typename Body>
     __device__ __forceinline__ SumPair each_share(u64 n, u64 vectors16, u32, PassShape shape, Body body) const {
@@ -138,29 +151,18 @@ struct OwnSums {
 
     // Completes the sums: the last block to arrive adds the sums of all blocks in a fixed order.
     __device__ __forceinline__ void finish(SumPair sums, ScalarRegisters state, PassShape shape) const {
-        double first = block_sum(sums.first), second = block_sum(sums.second);
-        if (threadIdx.x == 0) {
-            state.partials[2 * blockIdx.x] = first;
-            state.partials[2 * blockIdx.x + 1] = second;
-        }
-        if (!is_last_block(state.arrivals)) return;
-        first = 0, second = 0;
-        for (u32 b = threadIdx.x; b < gridDim.x; b += BLOCK) {
-            first += __ldcg(state.partials + 2 * b);
-            second += __ldcg(state.partials + 2 * b + 1);
-        }
-        conclude(first, second, state, shape);
+        sums = block_sums(sums);
+        double2 *partials = reinterpret_cast<double2 *>(state.partials);
+        if (threadIdx.x == 0) partials[blockIdx.x] = make_double2(sums.first, sums.second);
+        if (is_last_block(state.arrivals)) conclude(pair_sums(partials, gridDim.x), state, shape);
     }
 };
 
 // Sums over the elements of several GPUs, of which each has some blocks of elements. Every GPU has
-// a table with the sums of all blocks of elements, and adds it in their order. A warp sums a block
-// and writes the sums to all tables. A pass is a round, as in peers.cu; tables have two halves. The
-// order of the words is that of src/device/peers/sums.rs.
+// a table with the sums of all blocks of elements, and adds it in their order. A block of threads
+// sums a block of elements and writes the sums to all tables. A pass is a round, as in peers.cu;
+// tables have two halves. The order of the words is that of src/device/peers/sums.rs.
 struct PeerSums {
-    // Threads of a group: a warp.
-    static constexpr u32 GROUP = WARP;
-
     const u64 *words;
     __device__ u32 blocks() const { return words[0]; }
     __device__ u32 first_block() const { return words[1]; }
@@ -177,18 +179,18 @@ struct PeerSums {
     }
     __device__ u32 *flag(u32 part) const { return reinterpret_cast<u32 *>(words[SUMS_HEAD + part * SUMS_PART + 1]); }
 
-    // Calls `body` with the blocks of elements of the warp, and publishes their sums.
+    // Calls `body` with the blocks of elements of the block of threads, and publishes their sums.
     template <typename Body>
     __device__ __forceinline__ SumPair each_share(u64 n, u64 vectors16, u32 size, PassShape shape, Body body) const {
         u64 elements = block_elements();
         u32 round = __ldcg(state()), all = blocks();
-        for (u32 i = blockIdx.x * WARPS + threadIdx.x / WARP; i < all; i += gridDim.x * WARPS) {
+        for (u32 i = blockIdx.x; i < all; i += gridDim.x) {
             u32 block = shape.backward() ? all - 1 - i : i;
             u64 start = min(block * elements, n), own = min(elements, n - start);
             SumPair sums = body(PassShare{start, own, vectors16 > 0 ? own / size : 0, 0, 1, shape.backward()});
-            double first = subwarp_sum(sums.first, WARP), second = subwarp_sum(sums.second, WARP);
-            for (u32 part = threadIdx.x % WARP; part < parts(); part += WARP)
-                table(part, round)[first_block() + block] = make_double2(first, second);
+            sums = block_sums(sums);
+            for (u32 part = threadIdx.x; part < parts(); part += BLOCK)
+                table(part, round)[first_block() + block] = make_double2(sums.first, sums.second);
         }
         return {};
     }
@@ -203,17 +205,11 @@ struct PeerSums {
             complete = is_signalled(own_flags() + part, round + 1, waits());
         }
         complete = __syncthreads_and(complete);
-        double first = 0, second = 0;
-        const double2 *sums = table(rank(), round);
-        for (u32 b = threadIdx.x; b < all_blocks(); b += BLOCK) {
-            double2 pair = __ldcg(sums + b);
-            first += pair.x;
-            second += pair.y;
-        }
+        SumPair sums = pair_sums(table(rank(), round), all_blocks());
         if (threadIdx.x == 0) *state() = round + 1;
         // Programs stop at a sum that is no number.
-        if (!complete) first = second = __longlong_as_double(0x7FF8000000000000);
-        conclude(first, second, registers, shape);
+        if (!complete) sums.first = sums.second = __longlong_as_double(0x7FF8000000000000);
+        conclude(sums, registers, shape);
     }
 };
 
@@ -224,21 +220,21 @@ struct alignas(16) Vector16 {
     T at[SIZE];
 };
 
-// Calls `each(in, out)` for every element of a share of groups of GROUP threads. `in` has one
-// element of every array of `from`, 0 for null arrays; `out` is stored to the arrays of `to`.
-// Elements that are in no such vector are loaded one by one.
-template <u32 GROUP, u32 INS, u32 OUTS, typename T, typename Each>
+// Calls `each(in, out)` for every element of a share of blocks. `in` has one element of every array
+// of `from`, 0 for null arrays; `out` is stored to the arrays of `to`. Elements that are in no such
+// vector are loaded one by one.
+template <u32 INS, u32 OUTS, typename T, typename Each>
 __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T *const (&to)[OUTS],
                                                  PassShare share, Each each) {
     constexpr u32 SIZE = Vector16<T>::SIZE;
-    u64 vectors16 = share.vectors16, stride = u64(share.groups) * GROUP * LOADS;
-    for (u64 base = u64(share.group) * GROUP * LOADS + threadIdx.x % GROUP; base < vectors16; base += stride) {
+    u64 vectors16 = share.vectors16, stride = u64(share.blocks) * BLOCK * LOADS;
+    for (u64 base = u64(share.block) * BLOCK * LOADS + threadIdx.x; base < vectors16; base += stride) {
         Vector16<T> in[LOADS][INS];
         u64 at[LOADS];
 #pragma unroll
         for (u32 t = 0; t < LOADS; ++t) {
             // Vectors past the end repeat the last one.
-            u64 i = min(base + t * GROUP, vectors16 - 1);
+            u64 i = min(base + t * BLOCK, vectors16 - 1);
             at[t] = share.backward ? vectors16 - 1 - i : i;
         }
 #pragma unroll
@@ -254,7 +250,7 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
         }
 #pragma unroll
         for (u32 t = 0; t < LOADS; ++t) {
-            if (base + t * GROUP >= vectors16) break;
+            if (base + t * BLOCK >= vectors16) break;
             Vector16<T> out[OUTS];
 #pragma unroll
             for (u32 e = 0; e < SIZE; ++e) {
@@ -271,8 +267,8 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
         }
     }
     u64 end = share.start + share.n;
-    u64 rest = share.start + vectors16 * SIZE + u64(share.group) * GROUP + threadIdx.x % GROUP;
-    for (u64 i = rest; i < end; i += u64(share.groups) * GROUP) {
+    u64 rest = share.start + vectors16 * SIZE + u64(share.block) * BLOCK + threadIdx.x;
+    for (u64 i = rest; i < end; i += u64(share.blocks) * BLOCK) {
         T one_in[INS], one_out[OUTS];
 #pragma unroll
         for (u32 k = 0; k < INS; ++k) one_in[k] = from[k] != nullptr ? from[k][i] : T(0);
@@ -293,7 +289,7 @@ __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restric
     T *const to[1] = {nullptr};
     SumPair own = sums.each_share(n, vectors16, Vector16<T>::SIZE, shape, [&](PassShare share) {
         SumPair sum{};
-        for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[3], T(&)[1]) {
+        for_each_element(from, to, share, [&](const T(&in)[3], T(&)[1]) {
             sum.first += double(in[0]) * (b != nullptr ? double(in[1]) : 1.0);
             sum.second += double(in[0]) * double(in[2]);
         });
@@ -329,7 +325,7 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
     T *const to[1] = {y};
     SumPair own = sums.each_share(n, vectors16, Vector16<T>::SIZE, shape, [&](PassShare share) {
         SumPair sum{};
-        for_each_element<Sums::GROUP>(from, to, share, [&](const T(&in)[5], T(&out)[1]) {
+        for_each_element(from, to, share, [&](const T(&in)[5], T(&out)[1]) {
             T scaled = scales_u ? in[1] * in[3] : in[1];
             T result = with_u * scaled + with_v * in[2];
             if (keeps) result += keep * in[0];
@@ -353,7 +349,7 @@ __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const
     const T *const from[4] = {x, p, r, d};
     T *const to[2] = {x, p};
     PassShare share{0, n, vectors16, blockIdx.x, gridDim.x, shape.backward()};
-    for_each_element<BLOCK>(from, to, share, [&](const T(&in)[4], T(&out)[2]) {
+    for_each_element(from, to, share, [&](const T(&in)[4], T(&out)[2]) {
         out[0] = in[0] + along * in[1];
         out[1] = with_r * (d != nullptr ? in[3] * in[2] : in[2]) + keep * in[1];
     });

@@ -46,7 +46,8 @@ const CONFINED: [(&[&str], &[&str]); 4] = [
     (&["println!", "print!", "eprintln!", "eprint!"], &["cli/", "testkit/devices.rs"]),
     (&["fs", "File"], &["matrix/market/", "files.rs", "files/", "tuning/lookup.rs",
         "tuning/profile.rs", "tuning/store.rs", "device/cuda/cache.rs", "cli/",
-        "distributed/market.rs", "tune/collection.rs", "tune/measurements.rs",
+        "distributed/market.rs", "distributed/processes.rs", "tune/collection.rs",
+        "tune/measurements.rs",
         "testkit/devices.rs"]),
     (&["cudarc"], &["device/"]),
 ];

@@ -1,11 +1,19 @@
 //! The options on which the choice of a plan depends.
 
+#[cfg(feature = "mpi")]
+use crate::console::Console;
 use anyhow::Result;
+#[cfg(feature = "mpi")]
+use anyhow::bail;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+#[cfg(feature = "mpi")]
+use sparseop::device::DEVICE_VARIABLE;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::calibrate::Calibration;
 use sparseop::{Device, Error, Plan, Precision, Scalar, ScalarKind, SparseOpBuilder, Tuning};
+#[cfg(feature = "mpi")]
+use sparseop_distributed::{Communicator, gpu_of_rank};
 use std::path::PathBuf;
 
 /// The options on which the choice of a plan depends.
@@ -80,13 +88,27 @@ impl ChoiceArgs {
         self.device.get()
     }
 
-    /// Refuses a GPU for MPI ranks.
+    /// Device of this MPI rank: a GPU of its own or the CPU. By default the GPUs, if there is one
+    /// for every rank.
     #[cfg(feature = "mpi")]
-    pub(super) fn check_ranks(&self) -> Result<()> {
-        if self.device.is_auto() || self.device()? == Device::Cpu {
-            return Ok(());
+    pub(super) fn rank_device(&self, comm: &dyn Communicator, console: &Console) -> Result<Device> {
+        let is_one = comm.size() == 1;
+        match self.device.0.as_str() {
+            "cpu" => Ok(Device::Cpu),
+            "cuda" => Ok(gpu_of_rank(comm)?),
+            "auto" if is_one => self.device(),
+            "auto" if std::env::var(DEVICE_VARIABLE).is_ok_and(|device| device == "cpu") => {
+                Ok(Device::Cpu)
+            }
+            "auto" => Ok(gpu_of_rank(comm).unwrap_or_else(|error| {
+                if comm.rank() == 0 && Device::gpu_count() > 0 {
+                    console.warn(&format!("the ranks run on the CPU: {error}"));
+                }
+                Device::Cpu
+            })),
+            _ if is_one => self.device(),
+            named => bail!("each rank has a GPU of its own; write --device cuda, not {named}"),
         }
-        anyhow::bail!("MPI ranks run on the CPU; leave --device out, or use --device cpu")
     }
 
     /// Settings of the calibration.

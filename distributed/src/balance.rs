@@ -58,10 +58,11 @@ pub(crate) fn rows_by_predicted_time<T: Scalar>(
     even: Partition,
     own: CsrMatrix<T>,
     builder: &SparseOpBuilder,
+    device: &Device,
 ) -> Result<(Partition, CsrMatrix<T>), Error> {
-    let (rank, ranks, ncols) = (comm.rank(), comm.size(), own.ncols());
-    let order = SummationOrder::of(RowLengths::of_ranks(comm, own.row_ptr())?, &Device::Cpu);
-    let seconds = predicted_seconds(own.view(), 0..own.nrows(), order, builder, &Device::Cpu);
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let order = SummationOrder::of(RowLengths::of_ranks(comm, own.row_ptr())?, device);
+    let seconds = predicted_seconds(own.view(), 0..own.nrows(), order, builder, device);
     let seconds = gather_words(comm, &[agree(comm, seconds)?.to_bits()])?;
     let seconds: Vec<f64> = seconds.iter().map(|bits| f64::from_bits(bits[0])).collect();
     let Some(units) = units(&seconds) else { return Ok((even, own)) };
@@ -69,11 +70,36 @@ pub(crate) fn rows_by_predicted_time<T: Scalar>(
     let mut work = reported(comm, filled(nrows.div_ceil(block_rows(nrows)), 0))?;
     divide(units[rank], own.row_ptr(), first, nrows, &mut work);
     let partition = Partition::of_blocks(nrows, ranks, &sum_words(comm, &work)?)?;
+    let own = moved_rows(comm, own, first, &partition)?;
+    Ok((partition, own))
+}
+
+/// Rows that are distributed over the ranks, in parts on GPUs, whose sums have the same bits for
+/// any number of parts.
+pub(crate) fn rounded_rows<T: Scalar>(
+    comm: &dyn Communicator,
+    partition: Partition,
+    own: CsrMatrix<T>,
+) -> Result<(Partition, CsrMatrix<T>), Error> {
+    let first = partition.rows(comm.rank()).start;
+    let rounded = partition.for_gpus();
+    let own = moved_rows(comm, own, first, &rounded)?;
+    Ok((rounded, own))
+}
+
+/// The rows of this rank in a partition, from rows that begin with row `first` on this rank. The
+/// ranks send them to their owners.
+fn moved_rows<T: Scalar>(
+    comm: &dyn Communicator,
+    own: CsrMatrix<T>,
+    first: usize,
+    to: &Partition,
+) -> Result<CsrMatrix<T>, Error> {
+    let ncols = own.ncols();
     let entries = reported(comm, EntryArrays::of_rows(own.view(), first))?;
     drop(own);
-    let entries = entries.redistribute(comm, partition.offsets())?;
-    let own = agree(comm, entries.to_csr(partition.rows(rank).len(), ncols))?;
-    Ok((partition, own))
+    let entries = entries.redistribute(comm, to.offsets())?;
+    agree(comm, entries.to_csr(to.rows(comm.rank()).len(), ncols))
 }
 
 /// Units of each part, in proportion to its seconds. `None` if a part has no prediction.
@@ -175,7 +201,8 @@ mod tests {
             };
             on_threads(&ranks, ranks.clone(), |rank| {
                 let own = rows_of(rank.rank(), &even);
-                let (found, own) = rows_by_predicted_time(&*rank, even.clone(), own, &builder)?;
+                let (found, own) =
+                    rows_by_predicted_time(&*rank, even.clone(), own, &builder, &Device::Cpu)?;
                 assert_eq!(found, expected);
                 assert_eq!(own, rows_of(rank.rank(), &found));
                 Ok(())

@@ -7,18 +7,18 @@ const MAX_GPU_BLOCKS: usize = 1 << 13;
 
 /// Number of blocks on GPUs that is exceeded only if blocks would have more than
 /// [`LONG_GPU_ROWS`] rows: every GPU adds the sums of all blocks.
-const PREFERRED_GPU_BLOCKS: usize = 1 << 12;
+const PREFERRED_GPU_BLOCKS: usize = 1 << 11;
 
-/// Number of rows of a block beyond which a part has too few warps, and more blocks are better.
+/// Number of rows of a block beyond which a part has too few of them, and more are better.
 const LONG_GPU_ROWS: usize = 1 << 12;
 
 /// Minimum number of blocks, if there are as many rows.
 const MIN_BLOCKS: usize = 1 << 6;
 
-/// Rows per block with which sums reach full speed, on the CPU and on GPUs, where a warp sums a
-/// block.
+/// Rows per block with which sums reach full speed, on the CPU and on GPUs, where a block of 256
+/// threads sums a block of rows.
 const FAST_ROWS: usize = 64;
-const FAST_GPU_ROWS: usize = 256;
+const FAST_GPU_ROWS: usize = 1024;
 
 /// Granularity of parts on GPUs in rows, for large matrices.
 const GPU_PART_ROWS: usize = 1024;
@@ -60,9 +60,9 @@ mod tests {
         let rows = [0, 1, 127, 128, 1000, 1024, 4096, 1 << 20, (1 << 20) + 1, 1 << 22];
         assert_eq!(rows.map(block_rows), [1, 1, 1, 2, 8, 16, 64, 64, 128, 256]);
         let of_gpus = rows.map(gpu_block_rows);
-        assert_eq!(of_gpus, [1, 1, 1, 2, 8, 16, 64, 256, 512, 1024]);
+        assert_eq!(of_gpus, [1, 1, 1, 2, 8, 16, 64, 1024, 1024, 2048]);
         let of_parts = rows.map(gpu_part_rows);
-        assert_eq!(of_parts, [1, 1, 1, 2, 8, 16, 64, 1024, 1024, 1024]);
+        assert_eq!(of_parts, [1, 1, 1, 2, 8, 16, 64, 1024, 1024, 2048]);
         let large = [15_625_000, 31_255_875, 62_570_773, 256_000_000];
         assert_eq!(large.map(gpu_block_rows), [1 << 12, 1 << 12, 1 << 13, 1 << 15]);
         assert!((0..1 << 16).map(|i| i * i / 4).all(|rows| {

@@ -1,7 +1,7 @@
 //! Builder of distributed operators.
 
 use crate::Link;
-use crate::balance::{Balance, by_predicted_time, rows_by_predicted_time};
+use crate::balance::{Balance, by_predicted_time, rounded_rows, rows_by_predicted_time};
 use crate::blocks::gpu_part_rows;
 use crate::choice::SlicedPlan;
 use crate::comm::{Communicator, reported};
@@ -11,10 +11,11 @@ use crate::market;
 use crate::operator::DistributedOp;
 use crate::part::{PartOp, PartSettings};
 use crate::partition::Partition;
+use crate::processes::group_of_ranks;
 use crate::threads::{ThreadRank, on_threads};
 use sparseop::device::peers::PeerGroup;
 use sparseop::matrix::{CsrMatrix, CsrView};
-use sparseop::{Error, Scalar, SparseOpBuilder, ToCsr, filled, listed};
+use sparseop::{Device, Error, Scalar, SparseOpBuilder, ToCsr, filled, listed};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,6 +32,7 @@ pub struct DistributedBuilder {
     settings: PartSettings,
     time_limit: Duration,
     link: Link,
+    rank_device: Device,
 }
 
 impl DistributedBuilder {
@@ -41,7 +43,8 @@ impl DistributedBuilder {
         let settings = PartSettings::new(SparseOpBuilder::new());
         let link = if devices.has_gpu() { Link::NVLINK } else { Link::MEMORY };
         let (part_of_row, balance) = (None, Balance::default());
-        Self { devices, part_of_row, balance, settings, time_limit: TIME_LIMIT, link }
+        let (time_limit, rank_device) = (TIME_LIMIT, Device::Cpu);
+        Self { devices, part_of_row, balance, settings, time_limit, link, rank_device }
     }
 
     /// Sets the part of every row, from 0. The bits of sums, and therefore of solutions, then
@@ -85,6 +88,15 @@ impl DistributedBuilder {
         self
     }
 
+    /// Sets the device of the part of this rank, if every rank builds its own; the default is the
+    /// CPU. All ranks are on the CPU, or each has a GPU of its own of the same host, such as
+    /// [`gpu_of_rank`](crate::gpu_of_rank) selects.
+    #[must_use]
+    pub fn rank_device(mut self, device: Device) -> Self {
+        self.rank_device = device;
+        self
+    }
+
     /// Partitions the matrix and builds its parts.
     ///
     /// # Errors
@@ -116,10 +128,10 @@ impl DistributedBuilder {
                 return Err(Error::Partition { message });
             }
         };
-        let block = gpu_part_rows(a.nrows());
         let balanced_on_gpus = settings.group.is_some() && self.part_of_row.is_none();
-        let partition = if balanced_on_gpus { partition.rounded(block) } else { partition };
+        let partition = if balanced_on_gpus { partition.for_gpus() } else { partition };
         if balanced_on_gpus && settings.same_bits {
+            let block = gpu_part_rows(a.nrows());
             settings.sliced = SlicedPlan::of(&settings.builder, &settings.device(0), a, block)?;
         }
         let rows: Arc<[usize]> = partition.offsets().into();
@@ -138,30 +150,44 @@ impl DistributedBuilder {
     }
 
     /// Builds the part of a rank from its rows, with the columns of the whole matrix. All ranks
-    /// have the same partition and the same settings.
+    /// have the same partition and the same settings. On GPUs sums have the same bits with any
+    /// number of ranks if the partition is one [for GPUs](Partition::for_gpus).
     ///
     /// # Errors
     ///
     /// [`Error::Partition`] if the partition reorders rows or is not one for these ranks, or if the
-    /// builder has GPUs;
-    /// [`Error::RanksDiffer`], [`Error::RankFailed`], [`Error::Communication`]; otherwise as
-    /// [`SparseOpBuilder::build`].
+    /// builder has GPUs; [`Error::DeviceUnavailable`] if GPUs of ranks cannot access each other's
+    /// memory; [`Error::RanksDiffer`], [`Error::RankFailed`] and [`Error::Communication`];
+    /// otherwise as [`SparseOpBuilder::build`].
     pub fn build_part<T: Scalar>(
         &self,
         comm: Arc<dyn Communicator>,
         partition: &Partition,
         own: CsrView<'_, T>,
     ) -> Result<PartOp<T>, Error> {
+        let group = group_of_ranks(&*comm, &self.rank_device, self.time_limit)?;
+        self.build_in_group(comm, partition, own, group)
+    }
+
+    /// Builds the part of a rank, on a GPU of the group if there is one.
+    fn build_in_group<T: Scalar>(
+        &self,
+        comm: Arc<dyn Communicator>,
+        partition: &Partition,
+        own: CsrView<'_, T>,
+        group: Option<Arc<PeerGroup>>,
+    ) -> Result<PartOp<T>, Error> {
         let (parts, ranks, wanted) = (partition.parts(), comm.size(), self.devices.len());
         let refused = if self.devices.has_gpu() {
-            "parts of ranks are on the CPU".to_owned()
+            "it has devices of parts; the part of a rank has its rank_device".to_owned()
         } else if parts != ranks || wanted != ranks {
             format!("it has {parts} parts, and the builder {wanted}, for {ranks} ranks")
         } else if partition.order().is_some() {
             "it reorders rows; reorder the matrix, and give the part of each of its rows".to_owned()
         } else {
             let (rows, columns) = (partition.offsets().into(), partition.columns(own.ncols())?);
-            return PartOp::build(comm, &self.settings, rows, columns, own);
+            let settings = PartSettings { group, ..self.settings.clone() };
+            return PartOp::build(comm, &settings, rows, columns, own);
         };
         reported(&*comm, Err(Error::Partition { message: refused }))
     }
@@ -228,13 +254,19 @@ impl DistributedBuilder {
         comm: Arc<dyn Communicator>,
         (even, own): (Partition, CsrMatrix<T>),
     ) -> Result<PartOp<T>, Error> {
+        let group = group_of_ranks(&*comm, &self.rank_device, self.time_limit)?;
         let (partition, own) = match self.balance {
             Balance::Entries => (even, own),
             Balance::PredictedTime => {
-                rows_by_predicted_time(&*comm, even, own, &self.settings.builder)?
+                let builder = &self.settings.builder;
+                rows_by_predicted_time(&*comm, even, own, builder, &self.rank_device)?
             }
         };
-        self.build_part(comm, &partition, own.view())
+        let (partition, own) = match group {
+            None => (partition, own),
+            Some(_) => rounded_rows(&*comm, partition, own)?,
+        };
+        self.build_in_group(comm, &partition, own.view(), group)
     }
 }
 

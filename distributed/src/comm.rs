@@ -2,6 +2,7 @@
 
 use sparseop::{Error, Scalar, try_zeroed};
 use std::fmt::Debug;
+use std::time::Duration;
 
 /// Messages among the parts of an operator, each of which runs on a thread or in a process of its
 /// own, and is a *rank*. All ranks make the same calls in the same order.
@@ -38,6 +39,20 @@ pub trait Communicator: Debug + Send + Sync {
 
     /// Reports an error of this rank to all others, whose current or next call returns it.
     fn fail(&self, message: &str);
+
+    /// Looks for an error that another rank has reported, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RankFailed`].
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Time after which a rank no longer waits for the others, if this sets one.
+    fn time_limit(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Bytes of numbers.

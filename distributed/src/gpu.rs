@@ -3,13 +3,19 @@
 use crate::comm::{Communicator, agree, gather_words};
 use crate::halo::Halo;
 use crate::rows::RowSet;
+use sparseop::device::SideStream;
 use sparseop::device::peers::{
-    Neighbour, PeerExchange, PeerGroup, PeerInbox, RowPlaces, UsedElements,
+    Neighbour, PLACE_WORDS, PeerExchange, PeerGroup, PeerInbox, RowPlaces, UsedElements,
 };
 use sparseop::{Device, DeviceVec, Error, Multivector, Scalar, Stream};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Entries of interior rows whose product takes longer than to begin and end work on another
+/// stream.
+const LONG_INTERIOR: u64 = 1_000_000;
 
 /// Rows of a part and their messages.
 #[derive(Clone, Copy)]
@@ -29,6 +35,9 @@ pub(crate) struct GpuPart<T: Scalar> {
     device: Device,
     /// Stream of products with vectors in host memory.
     stream: Stream,
+    /// Stream of the messages and the boundary rows, beside interior rows that take longer than a
+    /// few launches.
+    side: Option<SideStream>,
     /// Places of the interior and of the boundary rows, unless they are consecutive.
     places: [Option<RowPlaces>; 2],
     /// Working memory for each number of vectors, kept as long as the part.
@@ -50,7 +59,7 @@ struct GpuMemory<T: Scalar> {
 impl<T: Scalar> GpuPart<T> {
     /// Prepares the products of a part, together with the other parts.
     pub(crate) fn new(part: PartRows<'_, T>, group: &Arc<PeerGroup>) -> Result<Self, Error> {
-        let PartRows { comm, sets, .. } = part;
+        let PartRows { comm, halo, sets, .. } = part;
         let prepared = || {
             let device = group.device(comm.rank());
             let places = |set: &RowSet<T>| match set.consecutive() {
@@ -58,17 +67,20 @@ impl<T: Scalar> GpuPart<T> {
                 None => RowPlaces::new(&device, &set.rows).map(Some),
             };
             let (stream, memory) = (Stream::new(&device)?, Mutex::default());
+            let overlaps = sets[0].op.nnz() >= LONG_INTERIOR && !halo.neighbours().is_empty();
+            let side = overlaps.then(|| SideStream::new(&device)).transpose()?;
             let places = [places(sets[0])?, places(sets[1])?];
-            Ok(Self { group: group.clone(), stream, places, memory, device })
+            Ok(Self { group: group.clone(), stream, side, places, memory, device })
         };
         let own = agree(comm, prepared())?;
         own.with_memory(part, 1, |_| Ok(()))?;
         Ok(own)
     }
 
-    /// Returns an error if a GPU has failed, or has waited for another one beyond the time limit.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.group.check()
+    /// Returns an error if a rank has failed, or if a GPU has waited for another one beyond the
+    /// time limit.
+    pub(crate) fn check(&self, comm: &dyn Communicator) -> Result<(), Error> {
+        self.group.check().or_else(|error| comm.check().and(Err(error)))
     }
 
     /// Calls `body` with the working memory for `count` vectors. The first call with a number is
@@ -109,7 +121,8 @@ impl<T: Scalar> GpuPart<T> {
         // An inbox has a half for even and one for odd rounds.
         let half = halo.received() * count;
         let inbox = PeerInbox::new(&self.group, rank, half, neighbours.len());
-        let inbox = agree(comm, inbox)?;
+        let inbox = inbox.and_then(|inbox| Ok((inbox.places()?, inbox)));
+        let ([elements, flags], inbox) = agree(comm, inbox)?;
         // The place of each rank in the inbox, and the number of its flag.
         let mut ranks = vec![[0; 2]; comm.size()];
         for (rank, range) in &halo.receives {
@@ -117,22 +130,24 @@ impl<T: Scalar> GpuPart<T> {
             ranks[*rank][0] = ((range.start - behind) * count) as u64;
         }
         (0u64..).zip(&neighbours).for_each(|(flag, &rank)| ranks[rank][1] = flag);
-        let [elements, flags] = inbox.addresses();
-        let own: Vec<u64> =
-            [elements, flags, half as u64].into_iter().chain(ranks.into_iter().flatten()).collect();
+        // Places of the elements and of the flags, half the inbox, and what each rank uses.
+        let mut own = [elements, flags].concat();
+        own.push(half as u64);
+        own.extend(ranks.into_iter().flatten());
         let all = gather_words(comm, &own)?;
         let sends = |to: usize| halo.sends.iter().find(|send| send.0 == to);
         let of = |&to: &usize| {
-            let [elements, flags, half] = [all[to][0], all[to][1], all[to][2]];
-            let [place, flag] = [all[to][3 + 2 * rank], all[to][4 + 2 * rank]];
-            Neighbour {
+            let ([elements, flags], rest) = addresses(&self.group, to, &all[to])?;
+            let [place, flag] = [rest[1 + 2 * rank], rest[2 + 2 * rank]];
+            Ok(Neighbour {
                 elements: sends(to).map_or_else(Vec::new, |send| send.1.clone()),
                 place: elements + place * size_of::<T>() as u64,
-                half,
+                half: rest[0],
                 flag: flags + flag * size_of::<u32>() as u64,
-            }
+            })
         };
-        let to: Vec<Neighbour> = neighbours.iter().map(of).collect();
+        let to: Result<Vec<Neighbour>, Error> = neighbours.iter().map(of).collect();
+        let to = agree(comm, to)?;
         let own = halo.columns[halo.own.clone()].iter();
         let used = UsedElements {
             own: own.map(|&column| column - first).collect(),
@@ -157,8 +172,8 @@ impl<T: Scalar> GpuPart<T> {
         self.with_memory(part, count, |memory| self.enqueue(part, memory, stream, count, x, y))
     }
 
-    /// Enqueues a product: sends elements, multiplies interior rows, receives elements, multiplies
-    /// boundary rows.
+    /// Enqueues a product: sends elements, receives elements, multiplies boundary rows, and beside
+    /// that the interior rows.
     fn enqueue(
         &self,
         part: PartRows<'_, T>,
@@ -168,12 +183,31 @@ impl<T: Scalar> GpuPart<T> {
         x: &DeviceVec<T>,
         y: &mut DeviceVec<T>,
     ) -> Result<(), Error> {
+        part.comm.check()?;
         let GpuMemory { exchange, used, products: [interior, boundary], .. } = memory;
         let [of_interior, of_boundary] = &self.places;
-        exchange.send(stream, x)?;
-        part.sets[0].enqueue(stream, count, x, y, interior, of_interior.as_ref())?;
-        exchange.receive(stream, x, used)?;
-        part.sets[1].enqueue(stream, count, used, y, boundary, of_boundary.as_ref())
+        let y = RefCell::new(y);
+        let mut multiply_interior = || {
+            let (y, places) = (&mut *y.borrow_mut(), of_interior.as_ref());
+            part.sets[0].enqueue(stream, count, x, y, interior, places)
+        };
+        let mut finish = |stream: &Stream| {
+            exchange.receive(stream, x, used)?;
+            let (y, places) = (&mut *y.borrow_mut(), of_boundary.as_ref());
+            part.sets[1].enqueue(stream, count, used, y, boundary, places)
+        };
+        match &self.side {
+            Some(side) => side.run(
+                stream,
+                |side| exchange.send(side, x).and_then(|()| finish(side)),
+                multiply_interior,
+            ),
+            None => {
+                exchange.send(stream, x)?;
+                multiply_interior()?;
+                finish(stream)
+            }
+        }
     }
 
     /// Multiplies `count` vectors in host memory, in row-major order.
@@ -193,12 +227,24 @@ impl<T: Scalar> GpuPart<T> {
             on_x.copy_from(x)?;
             self.enqueue(part, memory, &self.stream, count, &on_x, &mut on_y)?;
             self.stream.synchronize()?;
-            self.check()?;
+            self.check(part.comm)?;
             on_y.copy_to(y)?;
             memory.vectors = Some([on_x, on_y]);
             Ok(())
         })
     }
+}
+
+/// Addresses in this process of the two places at the front of the words of rank `rank`, and the
+/// other words.
+pub(crate) fn addresses<'a>(
+    group: &PeerGroup,
+    rank: usize,
+    words: &'a [u64],
+) -> Result<([u64; 2], &'a [u64]), Error> {
+    let (places, rest) = words.split_at(2 * PLACE_WORDS);
+    let (places, _) = places.as_chunks::<PLACE_WORDS>();
+    Ok(([group.address(rank, places[0])?, group.address(rank, places[1])?], rest))
 }
 
 impl<T: Scalar> RowSet<T> {

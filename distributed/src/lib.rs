@@ -1,8 +1,8 @@
 //! Row-partitioned sparse matrix–vector products (SpMV) on auto-tuned operators.
 //!
 //! [`DistributedOp`] has several parts in one process, each on a thread, on the CPU or on a GPU of
-//! its own. With the feature `mpi` a [`PartOp`] is the part of an MPI rank, on the CPU. Parts are
-//! ordinary [`SparseOp`](sparseop::SparseOp)s.
+//! its own. With the feature `mpi` a [`PartOp`] is the part of an MPI rank, on the CPU or on a GPU
+//! of its own. Parts are ordinary [`SparseOp`](sparseop::SparseOp)s.
 //!
 //! ```
 //! use sparseop::matrix::gallery;
@@ -44,6 +44,7 @@ mod mpi;
 mod operator;
 mod part;
 mod partition;
+mod processes;
 mod rows;
 mod simulate;
 mod solve;
@@ -63,4 +64,5 @@ pub use mpi::MpiRank;
 pub use operator::DistributedOp;
 pub use part::PartOp;
 pub use partition::Partition;
+pub use processes::gpu_of_rank;
 pub use simulate::{ScalingStep, simulate};

@@ -386,6 +386,15 @@ impl Communicator for MpiRank {
             drop(self.abort(state, failure(message)));
         }
     }
+
+    fn check(&self) -> Result<(), Error> {
+        let mut state = self.state()?;
+        state.poll_notices().map_err(|error| self.abort(state, error))
+    }
+
+    fn time_limit(&self) -> Option<Duration> {
+        Some(self.limit)
+    }
 }
 
 impl MpiRank {

@@ -148,7 +148,7 @@ impl<T: Scalar> PartOp<T> {
 
     /// Returns `result`, or an error if a GPU stopped waiting for another one's signal.
     pub(crate) fn checked<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
-        let checked = self.gpu.as_ref().map_or(Ok(()), GpuPart::check);
+        let checked = self.gpu.as_ref().map_or(Ok(()), |gpu| gpu.check(&*self.comm));
         reported(&*self.comm, result.and_then(|result| checked.map(|()| result)))
     }
 

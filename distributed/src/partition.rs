@@ -1,6 +1,6 @@
 //! Partitions of rows and columns into parts.
 
-use crate::blocks::{block_rows, is_aligned};
+use crate::blocks::{block_rows, gpu_part_rows, is_aligned};
 use sparseop::{Error, filled};
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,6 +52,14 @@ impl Partition {
         }
         offsets.push(nrows);
         Ok(Self { offsets, order: None })
+    }
+
+    /// The partition with the nearest boundaries at which sums on GPUs have the same bits with any
+    /// number of parts, for ranks on GPUs that make their own rows.
+    #[must_use]
+    pub fn for_gpus(self) -> Self {
+        let rows = gpu_part_rows(self.offsets[self.parts()]);
+        self.rounded(rows)
     }
 
     /// The partition with consecutive parts that begin at the nearest multiples of `rows`.

@@ -6,6 +6,7 @@
 
 use crate::blocks::{block_rows, gpu_block_rows, is_aligned};
 use crate::comm::{Communicator, agree, gather_words};
+use crate::gpu::addresses;
 use sparseop::Error;
 use sparseop::device::fused::SharedSums;
 use sparseop::device::peers::{PeerGroup, PeerSums, SumsTable};
@@ -111,9 +112,13 @@ fn peer_sums(
 ) -> Result<PeerSums, Error> {
     let block = gpu_block_rows(offsets[offsets.len() - 1]);
     let blocks: Vec<usize> = offsets.windows(2).map(|at| (at[1] - at[0]).div_ceil(block)).collect();
-    let table = agree(comm, SumsTable::new(group, comm.rank(), blocks.iter().sum()))?;
-    let addresses = gather_words(comm, &table.addresses())?;
-    let addresses: Vec<[u64; 2]> = addresses.iter().map(|words| [words[0], words[1]]).collect();
+    let table = SumsTable::new(group, comm.rank(), blocks.iter().sum());
+    let table = table.and_then(|table| Ok((table.places()?, table)));
+    let (places, table) = agree(comm, table)?;
+    let all = gather_words(comm, &places.concat())?;
+    let of = |(rank, words): (usize, &Vec<u64>)| Ok(addresses(group, rank, words)?.0);
+    let of_all: Result<Vec<[u64; 2]>, Error> = all.iter().enumerate().map(of).collect();
+    let addresses = agree(comm, of_all)?;
     // SAFETY: the ranks have just made these tables for the same blocks.
     agree(comm, unsafe { PeerSums::new(table, block, &blocks, &addresses) })
 }

@@ -4,9 +4,9 @@
 mod common;
 
 use common::{bits, gallery};
-use sparseop::{Error, Multivector, Scalar};
+use sparseop::{Device, Error, Multivector, Scalar};
 use sparseop_distributed::{
-    Balance, Communicator, DistributedBuilder, Link, MpiRank, PartOp, Partition,
+    Balance, Communicator, DistributedBuilder, Link, MpiRank, PartOp, Partition, gpu_of_rank,
 };
 use sparseop_solvers::{Method, Settings, SolverBuilder, link_matrix};
 use sparseop_testkit::x_vector;
@@ -15,6 +15,9 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Time limit of the waits of ranks that do not fail.
+const LIMIT: Duration = Duration::from_secs(60);
 
 type Done = Result<(), Box<dyn StdError>>;
 
@@ -35,9 +38,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// The part of this rank: of a file, by predicted time, or of a generated matrix.
-fn part<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str) -> Result<PartOp<T>, Error> {
-    let builder = DistributedBuilder::new(comm.size());
+/// The part of this rank: of a file, by predicted time, or of a generated matrix. On
+/// a GPU with `SPARSEOP_RANK_GPUS=1`.
+fn part<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str, limit: Duration) -> Result<PartOp<T>, Error> {
+    let device = if on_gpus() { gpu_of_rank(&**comm)? } else { Device::Cpu };
+    let builder = DistributedBuilder::new(comm.size()).rank_device(device).time_limit(limit);
     let Some(spec) = matrix.strip_prefix("gallery:") else {
         return builder.balance(Balance::PredictedTime).read_part(comm.clone(), matrix);
     };
@@ -48,9 +53,13 @@ fn part<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str) -> Result<PartOp<T>, Error
     builder.build_part_of(comm.clone(), &a)
 }
 
+fn on_gpus() -> bool {
+    std::env::var("SPARSEOP_RANK_GPUS").is_ok_and(|value| value == "1")
+}
+
 /// Writes the bits of all products and solutions, in the order of the ranks, one line each.
 fn product_bits(matrix: &str, out: &str) -> Done {
-    let comm = MpiRank::world(Duration::from_secs(60))?;
+    let comm = MpiRank::world(LIMIT)?;
     let mut lines = Vec::new();
     results::<f64>(&comm, matrix, &mut lines)?;
     results::<f32>(&comm, matrix, &mut lines)?;
@@ -78,7 +87,7 @@ fn product_bits(matrix: &str, out: &str) -> Done {
 }
 
 fn results<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str, lines: &mut Vec<String>) -> Done {
-    let mut op = part::<T>(comm, matrix)?;
+    let mut op = part::<T>(comm, matrix, LIMIT)?;
     let words = |y: &[T]| bits(y).iter().map(|word| format!("{word:x} ")).collect::<String>();
     let (nrows, ncols) = op.shape();
     let (rows, columns) = (op.own_rows(), op.own_columns());
@@ -92,7 +101,15 @@ fn results<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str, lines: &mut Vec<String>
     let wide: Vec<T> = x.iter().flat_map(|x| [*x, *x + T::ONE, -*x]).collect();
     let mut several = vec![T::ZERO; 3 * rows.len()];
     op.apply_multi(Multivector::row_major(&wide, 3), Multivector::row_major(&mut several, 3))?;
-    lines.push(words(&several));
+    if on_gpus() {
+        // The kernel of several vectors is chosen by the rows of a rank.
+        let first = several.chunks(3).zip(&y).map(|(row, y)| (row[0], *y));
+        assert!(first.into_iter().all(|(a, b)| {
+            (a.to_f64() - b.to_f64()).abs() <= T::EPSILON * 1e3 * (1.0 + b.to_f64().abs())
+        }));
+    } else {
+        lines.push(words(&several));
+    }
     if comm.rank() == 0 {
         eprintln!("{}", op.explain(Link::MEMORY)?);
     } else {
@@ -130,7 +147,7 @@ fn failing(how: &str, seconds: f64) -> Done {
     let comm = MpiRank::world(limit)?;
     let rank = comm.rank();
     let begin = Instant::now();
-    let error = match fails(&comm, how) {
+    let error = match fails(&comm, how, limit) {
         Ok(()) => return Err(format!("rank {rank} noticed nothing").into()),
         Err(error) => error,
     };
@@ -144,16 +161,16 @@ fn failing(how: &str, seconds: f64) -> Done {
     std::process::exit(0);
 }
 
-fn fails(comm: &Arc<MpiRank>, how: &str) -> Result<(), Error> {
+fn fails(comm: &Arc<MpiRank>, how: &str, limit: Duration) -> Result<(), Error> {
     let last = comm.rank() == comm.size() - 1;
     if how == "differ" {
         let spec = if last { "gallery:poisson2d,n=30" } else { "gallery:poisson2d,n=31" };
-        return part::<f64>(comm, spec).map(|_| ());
+        return part::<f64>(comm, spec, limit).map(|_| ());
     }
     if how == "types" {
         return match last {
-            true => part::<f32>(comm, "gallery:poisson2d,n=30").map(|_| ()),
-            false => part::<f64>(comm, "gallery:poisson2d,n=30").map(|_| ()),
+            true => part::<f32>(comm, "gallery:poisson2d,n=30", limit).map(|_| ()),
+            false => part::<f64>(comm, "gallery:poisson2d,n=30", limit).map(|_| ()),
         };
     }
     if how == "memory" {
@@ -173,7 +190,7 @@ fn fails(comm: &Arc<MpiRank>, how: &str) -> Result<(), Error> {
         let builder = DistributedBuilder::new(comm.size()).operator(builder);
         return builder.build_part(comm.clone(), &partition, own.view()).map(|_| ());
     }
-    let op = part::<f64>(comm, "gallery:poisson2d,n=200,values=laplacian")?;
+    let op = part::<f64>(comm, "gallery:poisson2d,n=200,values=laplacian", limit)?;
     let own = op.own_rows().len();
     let (b, mut x) = (vec![1.0; own], vec![0.0; own]);
     if how == "finite" {

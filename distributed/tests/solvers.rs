@@ -57,6 +57,18 @@ fn solutions_have_the_bits_of_one_part_in_f64() {
     solutions_have_the_same_bits::<f64>(1e-10);
 }
 
+/// Parts whose interior rows are multiplied beside the messages, in captured iterations.
+#[test]
+fn large_parts_have_the_bits_of_one_part() {
+    let a = gallery::<f64>("poisson3d,n=80,values=laplacian");
+    for (one, several) in devices(&[2]) {
+        let expected = solve(&on(&one, &a), Method::Cg, 1e-8);
+        for parts in &several {
+            assert!(solve(&on(parts, &a), Method::Cg, 1e-8) == expected, "{parts:?}");
+        }
+    }
+}
+
 #[test]
 fn solutions_are_those_of_one_operator() {
     let a: CsrMatrix<f64> = gallery("poisson2d,n=30,values=laplacian");

@@ -22,6 +22,9 @@ pub(super) const REASON: &str =
 /// Version of the GPU kernels; there are none.
 pub(super) const KERNELS: &str = "none";
 
+/// Words that describe memory to other processes.
+pub(crate) const SHARED_WORDS: usize = 9;
+
 /// A GPU. This build has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoGpu {}
@@ -170,6 +173,16 @@ impl NoGpu {
         match *self {}
     }
 
+    /// Identifies this GPU in all processes of the host.
+    pub(crate) fn identity(&self) -> Result<[u64; 2], Error> {
+        match *self {}
+    }
+
+    /// Maps memory that another process shares.
+    pub(crate) fn map_shared(&self, _: [u64; SHARED_WORDS]) -> Result<MappedMemory, Error> {
+        match *self {}
+    }
+
     /// Size of the L2 cache, in bytes.
     pub(crate) fn l2_bytes(&self) -> u64 {
         match *self {}
@@ -226,6 +239,11 @@ impl NoGpu {
         match *self {}
     }
 
+    /// Creates a queue whose work is preferred to that of others.
+    pub(crate) fn preferred_queue(&self) -> Result<Queue, Error> {
+        match *self {}
+    }
+
     /// Wraps a `CUstream` owned by the caller.
     pub(crate) unsafe fn foreign_queue(&self, _: u64) -> Result<Queue, Error> {
         match *self {}
@@ -245,9 +263,24 @@ pub(crate) struct NoBuffer<T> {
     _elements: PhantomData<T>,
 }
 
+/// Memory of another process.
+#[derive(Debug)]
+pub(crate) struct MappedMemory(Gpu);
+
+impl MappedMemory {
+    pub(crate) fn address(&self) -> u64 {
+        match self.0 {}
+    }
+}
+
 impl<T: Copy> NoBuffer<T> {
     pub(crate) fn gpu(&self) -> Gpu {
         self.never
+    }
+
+    /// Describes the memory to other processes.
+    pub(crate) fn shared(&self) -> Result<[u64; SHARED_WORDS], Error> {
+        match self.never {}
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -317,6 +350,24 @@ impl<T: Copy> NoPinned<T> {
 #[derive(Debug)]
 pub(crate) struct NoQueue {
     never: Gpu,
+}
+
+/// Beginning and end of the work of a queue beside that of another.
+#[derive(Debug)]
+pub(crate) struct Fork(Gpu);
+
+impl Fork {
+    pub(crate) fn new(gpu: Gpu) -> Result<Self, Error> {
+        match gpu {}
+    }
+
+    pub(crate) fn begin(&self, _: &Queue, _: &Queue) -> Result<(), Error> {
+        match self.0 {}
+    }
+
+    pub(crate) fn join(&self, _: &Queue, _: &Queue) -> Result<(), Error> {
+        match self.0 {}
+    }
 }
 
 impl NoQueue {

@@ -21,6 +21,7 @@ pub mod peers;
 mod residency;
 mod scaling;
 mod scratch;
+mod side_stream;
 mod stream;
 mod vector;
 mod working_memory;
@@ -49,6 +50,8 @@ pub(crate) use residency::TEST_L2_BYTES;
 pub use scaling::Factor;
 pub(crate) use scaling::{Out, RowKernel, Scaling};
 pub(crate) use scratch::Scratch;
+#[doc(hidden)]
+pub use side_stream::SideStream;
 pub use stream::{Graph, Stream};
 pub use vector::DeviceVec;
 pub(crate) use working_memory::{SCAN, WorkingMemory};

@@ -26,10 +26,15 @@ impl Stream {
     ///
     /// [`Error::Gpu`] if the GPU cannot create one.
     pub fn new(device: &Device) -> Result<Self, Error> {
-        Ok(Self(match device {
-            Device::Cpu => StreamKind::Cpu,
-            Device::Cuda(gpu) => StreamKind::Own(Arc::new(gpu.new_queue()?)),
-        }))
+        Ok(match device {
+            Device::Cpu => Self(StreamKind::Cpu),
+            Device::Cuda(gpu) => Self::of(gpu.new_queue()?),
+        })
+    }
+
+    /// The stream of a queue.
+    pub(super) fn of(queue: Queue) -> Self {
+        Self(StreamKind::Own(Arc::new(queue)))
     }
 
     /// Wraps a `CUstream` (or `cudaStream_t`) of the caller.
@@ -55,8 +60,7 @@ impl Stream {
             }),
             Device::Cuda(gpu) => {
                 // SAFETY: the caller's promise.
-                let queue = unsafe { gpu.foreign_queue(stream as u64)? };
-                Ok(Self(StreamKind::Own(Arc::new(queue))))
+                Ok(Self::of(unsafe { gpu.foreign_queue(stream as u64)? }))
             }
         }
     }

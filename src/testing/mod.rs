@@ -28,6 +28,7 @@ mod precision;
 mod refusals;
 mod residency;
 mod scaled;
+mod side_stream;
 mod spmm;
 mod update;
 

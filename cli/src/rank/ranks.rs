@@ -2,23 +2,23 @@
 
 use super::{RankArgs, Ranked, check_weights, print, settings};
 use crate::console::Console;
-use crate::job::{describe, gathered};
+use crate::job::{describe, gathered, link_of};
 use crate::matrix_arg::MatrixSource;
 use anyhow::Result;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Scalar};
-use sparseop_distributed::{Communicator, DistributedBuilder, Link, MpiRank, PartOp};
+use sparseop_distributed::{Communicator, DistributedBuilder, MpiRank, PartOp};
 use sparseop_solvers::{Ranking, link_matrix};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Ranks the pages together with the other ranks. Rank 0 writes and prints the result.
 pub(super) fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
-    args.choice.check_ranks()?;
     let comm = MpiRank::world(Duration::from_secs_f64(args.rank_seconds))?;
-    let (part, prepare_seconds) = timed(|| part::<T>(args, &comm));
+    let of_rank = args.choice.rank_device(&*comm, console)?;
+    let (part, prepare_seconds) = timed(|| part::<T>(args, &comm, &of_rank));
     let part = part?;
-    let explanation = part.explain(Link::NETWORK)?;
+    let explanation = part.explain(link_of(&of_rank))?;
     let ranking = part.rank_pages(args.damping, settings(args))?;
     let ranking = Ranking { ranks: gathered(&*comm, &ranking.ranks)?, ..ranking };
     if comm.rank() > 0 {
@@ -29,7 +29,7 @@ pub(super) fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> 
     let op = Ranked {
         pages: part.shape().0,
         links: explanation.parts.iter().map(|part| part.nnz).sum(),
-        device: [Device::Cpu.spec().name, device],
+        device: [of_rank.spec().name, device],
         plan,
         ranks: Some(comm.size()),
         prepare_seconds,
@@ -38,8 +38,11 @@ pub(super) fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> 
 }
 
 /// The part of this rank: read in parallel from a file, or cut from a generated graph.
-fn part<T: Scalar>(args: &RankArgs, comm: &Arc<MpiRank>) -> Result<PartOp<T>> {
-    let builder = DistributedBuilder::new(comm.size()).operator(args.choice.builder()?);
+fn part<T: Scalar>(args: &RankArgs, comm: &Arc<MpiRank>, device: &Device) -> Result<PartOp<T>> {
+    let builder = DistributedBuilder::new(comm.size())
+        .rank_device(device.clone())
+        .time_limit(Duration::from_secs_f64(args.rank_seconds))
+        .operator(args.choice.builder()?);
     let graph = match &args.graph {
         MatrixSource::Path(path) => return Ok(builder.read_links(comm.clone(), path)?),
         MatrixSource::Gallery(spec) => spec.generate::<T>()?,

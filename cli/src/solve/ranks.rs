@@ -4,14 +4,14 @@ use super::method::{ComparedRows, Suitability, needs_positive_definite};
 use super::result::{OpText, SolveResult, print};
 use super::{Name, Preconditioner, SolveArgs, method_of, settings, spinner, suitable};
 use crate::console::Console;
-use crate::job::{describe, gathered};
+use crate::job::{describe, gathered, link_of};
 use crate::matrix_arg::MatrixSource;
 use anyhow::{Result, bail};
 use sparseop::matrix::market;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Device, Scalar};
 use sparseop_distributed::{
-    Communicator, DistributedBuilder, DistributedExplanation, Link, MpiRank, PartOp,
+    Communicator, DistributedBuilder, DistributedExplanation, MpiRank, PartOp,
 };
 use sparseop_solvers::{Outcome, Report, SolverBuilder};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
     if args.method == Name::Power {
         bail!("power iteration does not run on several ranks; start one process");
     }
-    args.choice.check_ranks()?;
     let comm = MpiRank::world(Duration::from_secs_f64(args.rank_seconds))?;
+    let device = args.choice.rank_device(&*comm, console)?;
     let is_first = comm.rank() == 0;
     if is_first {
         args.warn_of_ignored_options(console);
@@ -31,9 +31,9 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
             console.warn("--timing is ignored: it is for a single process");
         }
     }
-    let (part, prepare) = timed(|| part::<T>(args, &comm));
+    let (part, prepare) = timed(|| part::<T>(args, &comm, &device));
     let part = part?;
-    let explanation = part.explain(Link::NETWORK)?;
+    let explanation = part.explain(link_of(&device))?;
     if is_first {
         console.detail(|| explanation.to_string());
     }
@@ -53,7 +53,7 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
     }
     let done = SolveResult::of(whole, report, prepare, None);
     done.write(args)?;
-    print(args, (name, why), &text(&explanation), &done, None, console)?;
+    print(args, (name, why), &text(&explanation, &device), &done, None, console)?;
     if let Some(failure) = done.failure {
         console.error(&failure.to_string());
     }
@@ -61,8 +61,10 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
 }
 
 /// The part of this rank: read in parallel from a file, or cut from a generated matrix.
-fn part<T: Scalar>(args: &SolveArgs, comm: &Arc<MpiRank>) -> Result<PartOp<T>> {
+fn part<T: Scalar>(args: &SolveArgs, comm: &Arc<MpiRank>, device: &Device) -> Result<PartOp<T>> {
     let builder = DistributedBuilder::new(comm.size())
+        .rank_device(device.clone())
+        .time_limit(Duration::from_secs_f64(args.rank_seconds))
         .operator(args.choice.builder_for(args.plan.as_ref())?)
         .same_bits(args.plan.is_none());
     Ok(match &args.matrix {
@@ -137,9 +139,9 @@ fn run<T: Scalar>(
 }
 
 /// Description of the operator.
-fn text(explanation: &DistributedExplanation) -> OpText {
+fn text(explanation: &DistributedExplanation, of_rank: &Device) -> OpText {
     let nnz = explanation.parts.iter().map(|part| part.nnz).sum();
     let ([device, plan], ranks) = (describe(explanation), explanation.parts.len());
-    let device = [Device::Cpu.spec().name, device];
+    let device = [of_rank.spec().name, device];
     OpText { nrows: explanation.shape.0, nnz, device, plan, ranks: Some(ranks) }
 }

@@ -31,6 +31,14 @@ pub(super) fn symbol<F: Copy>(name: &str) -> Option<F> {
     unsafe { culib().get::<F>(name.as_bytes()).ok().map(|symbol| *symbol) }
 }
 
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: DriverError = DriverError(801);
+
+/// A function that not every driver has.
+pub(super) fn optional<F: Copy>(name: &str) -> Result<F, DriverError> {
+    symbol(name).ok_or(NOT_SUPPORTED)
+}
+
 /// The result of a function with code `code`.
 pub(super) fn result(code: u32) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError(code)) }

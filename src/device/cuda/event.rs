@@ -15,6 +15,8 @@ pub(super) struct Event {
 
 // SAFETY: the driver allows an event to be used from any thread.
 unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
 
 impl Event {
     /// Records an event after everything enqueued on `stream`, which is a live stream of `gpu`.
@@ -26,9 +28,18 @@ impl Event {
 
     /// Creates an event that is reached already.
     pub(super) fn new(gpu: Gpu) -> Result<Self, Error> {
+        Self::with_flags(gpu, 0)
+    }
+
+    /// As [`new`](Self::new), for waiting alone.
+    pub(super) fn untimed(gpu: Gpu) -> Result<Self, Error> {
+        Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32)
+    }
+
+    fn with_flags(gpu: Gpu, flags: u32) -> Result<Self, Error> {
         let _current = gpu.bind()?;
         // SAFETY: the function writes the event.
-        let event = api::value(ptr::null_mut(), |event| unsafe { api::event_create(event, 0) });
+        let event = api::value(ptr::null_mut(), |event| unsafe { api::event_create(event, flags) });
         Ok(Self { gpu, event: event.attempt(gpu.ordinal(), || "create an event".to_owned())? })
     }
 

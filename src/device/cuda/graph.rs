@@ -1,6 +1,6 @@
 //! Graphs: work captured from a stream, to be launched repeatedly.
 
-use super::queue::{Recorded, Retained};
+use super::capture::{Recorded, Retained};
 use super::{Gpu, Queue, api};
 use crate::Error;
 use cudarc::driver::sys;
@@ -39,7 +39,7 @@ impl Queue {
                     api::stream_end_capture(self.stream(), graph)
                 })
             });
-            (graph, recorded.take().map_or_else(Retained::new, |recorded| recorded.kept))
+            (graph, recorded.take().map_or_else(Retained::new, Recorded::end))
         };
         let graph = graph.map(|graph| Captured { gpu, graph });
         match worked {

@@ -2,12 +2,14 @@
 
 mod api;
 mod cache;
+mod capture;
 mod ceilings;
 pub(crate) mod compiler;
 mod driver;
 mod embedded;
 mod event;
 mod foreign;
+mod fork;
 mod graph;
 mod launch_gate;
 mod memory;
@@ -15,6 +17,7 @@ mod nvrtc;
 mod overlap;
 mod peer_calls;
 mod peers;
+mod processes;
 mod queue;
 mod residence;
 mod self_test;
@@ -22,11 +25,13 @@ mod staging;
 mod target;
 
 pub use cache::Cache as KernelCache;
+pub(crate) use fork::Fork;
 pub(crate) use graph::Recording;
 #[cfg(test)]
 pub(crate) use memory::copied_bytes;
 pub(crate) use memory::{Buffer, Pinned};
 pub use peer_calls::PeerCall;
+pub(crate) use processes::{MappedMemory, SHARED_WORDS};
 pub(crate) use queue::Queue;
 
 use super::{DeviceSpec, GpuRuntime, GpuSpec, Module};

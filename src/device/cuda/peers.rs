@@ -3,7 +3,7 @@
 //! It comes from a pool of its own: other allocations are not mapped on the other GPUs, which would
 //! make every allocation wait for their work.
 
-use super::api::{self, DriverError, symbol};
+use super::api::{self, DriverError};
 use super::driver::{self, Attempt};
 use super::peer_calls::exclude_calls;
 use super::{Buffer, Gpu};
@@ -54,17 +54,9 @@ type CreatePool = unsafe extern "C" fn(&mut CUmemoryPool, &PoolProperties) -> u3
 type SetAccess = unsafe extern "C" fn(CUmemoryPool, *const PeerAccess, usize) -> u32;
 type Allocate = unsafe extern "C" fn(&mut CUdeviceptr, usize, CUmemoryPool, CUstream) -> u32;
 
-/// `CUDA_ERROR_NOT_SUPPORTED`.
-const NOT_SUPPORTED: DriverError = DriverError(801);
-
 /// The pool of a GPU's memory for others.
 #[derive(Default)]
 pub(super) struct PeerPool(Mutex<Option<CUmemoryPool>>);
-
-/// A function that not every driver has.
-fn function<F: Copy>(name: &str) -> Result<F, DriverError> {
-    symbol(name).ok_or(NOT_SUPPORTED)
-}
 
 impl Gpu {
     /// True if kernels of this GPU can access memory of another one.
@@ -74,7 +66,7 @@ impl Gpu {
             if own == other {
                 return Ok(1);
             }
-            let ask: CanAccess = function("cuDeviceCanAccessPeer")?;
+            let ask: CanAccess = api::optional("cuDeviceCanAccessPeer")?;
             // SAFETY: the function writes one number.
             api::value(0, |can| api::result(unsafe { ask(can, own, other) }))
         };
@@ -96,7 +88,7 @@ impl Gpu {
         })?;
         let queue = self.queue().stream();
         let buffer = self.allocated_by(len, |address, bytes| {
-            let allocate: Allocate = function("cuMemAllocFromPoolAsync")?;
+            let allocate: Allocate = api::optional("cuMemAllocFromPoolAsync")?;
             // SAFETY: the function writes the address; the pool and the queue are never destroyed.
             api::result(unsafe { allocate(address, bytes, pool, queue) })
         });
@@ -111,7 +103,7 @@ impl Gpu {
         let made = match *pool {
             Some(pool) => pool,
             None => {
-                let create: CreatePool = function("cuMemPoolCreate")?;
+                let create: CreatePool = api::optional("cuMemPoolCreate")?;
                 let properties = PoolProperties {
                     allocation: PINNED,
                     handles: 0,
@@ -134,7 +126,7 @@ impl Gpu {
         let access: Vec<PeerAccess> =
             access.map(|location| PeerAccess { location, flags: READ_AND_WRITE }).collect();
         if !access.is_empty() {
-            let set: SetAccess = function("cuMemPoolSetAccess")?;
+            let set: SetAccess = api::optional("cuMemPoolSetAccess")?;
             // SAFETY: as many descriptions as are passed.
             api::result(unsafe { set(made, access.as_ptr(), access.len()) })?;
         }

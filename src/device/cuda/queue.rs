@@ -1,6 +1,7 @@
 //! CUDA streams: in-order queues of GPU work.
 
 use super::api::{self, DriverError};
+use super::capture::Recorded;
 use super::driver::Attempt;
 use super::event::Event;
 use super::launch_gate::LaunchGate;
@@ -10,12 +11,7 @@ use crate::device::{Launch, Ptr};
 use cudarc::driver::sys;
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
-use std::thread::{self, ThreadId};
-
-/// Memory and operators that a graph keeps alive.
-pub(super) type Retained = Vec<Arc<dyn Any + Send + Sync>>;
 
 /// Allocator of queue identifiers. An identifier is not reused while its queue lives or its work
 /// may be in progress.
@@ -41,24 +37,6 @@ impl Ids {
             self.next += 1;
             self.next
         })
-    }
-}
-
-/// A capture in progress.
-pub(super) struct Recorded {
-    thread: ThreadId,
-    number: u64,
-    pub(super) kept: Retained,
-}
-
-impl Recorded {
-    pub(super) fn by_this_thread() -> Self {
-        static CAPTURES: AtomicU64 = AtomicU64::new(0);
-        Self {
-            thread: thread::current().id(),
-            number: CAPTURES.fetch_add(1, Relaxed),
-            kept: Retained::new(),
-        }
     }
 }
 
@@ -136,7 +114,7 @@ impl fmt::Debug for Queue {
 }
 
 impl Queue {
-    fn around(gpu: Gpu, stream: sys::CUstream, owned: bool) -> Self {
+    pub(super) fn around(gpu: Gpu, stream: sys::CUstream, owned: bool) -> Self {
         let id = IDS.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (order, recorded, gate) = (Mutex::default(), Mutex::default(), RwLock::default());
         let shared = Arc::new(OpenStream { gpu, stream, id, owned, order, recorded, gate });
@@ -179,6 +157,12 @@ impl Queue {
         self.0.recorded()
     }
 
+    /// Ends a capture in which this queue takes part.
+    pub(super) fn end_of_capture(&self) -> impl Fn() -> Option<Recorded> + Clone + Send + 'static {
+        let queue = self.0.clone();
+        move || queue.recorded().take()
+    }
+
     /// Waits until no thread waits for the stream, and keeps other threads from doing so.
     pub(super) fn unwaited(&self) -> RwLockWriteGuard<'_, ()> {
         self.0.gate.write().unwrap_or_else(PoisonError::into_inner)
@@ -192,7 +176,7 @@ impl Queue {
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, ()>, Error> {
         let lock = self.0.order.lock().unwrap_or_else(PoisonError::into_inner);
         match self.recorded().as_ref() {
-            Some(recorded) if recorded.thread != thread::current().id() => Err(Error::Gpu {
+            Some(recorded) if !recorded.is_of_this_thread() => Err(Error::Gpu {
                 device: self.0.gpu.to_string(),
                 action: "enqueue on this stream".to_owned(),
                 code: None,
@@ -371,17 +355,14 @@ impl Queue {
     /// Unique number of the capture by this thread with [`Queue::capture`], if any.
     pub(crate) fn capture_number(&self) -> Option<u64> {
         let recorded = self.recorded();
-        recorded
-            .as_ref()
-            .filter(|recorded| recorded.thread == thread::current().id())
-            .map(|recorded| recorded.number)
+        recorded.as_ref().filter(|recorded| recorded.is_of_this_thread()).map(Recorded::number)
     }
 
     /// Keeps an object alive as long as the graph that is being captured; forever if another
     /// library captures.
     pub(crate) fn keep(&self, kept: Arc<dyn Any + Send + Sync>) {
         match self.recorded().as_mut() {
-            Some(recorded) => recorded.kept.push(kept),
+            Some(recorded) => recorded.keep(kept),
             None => std::mem::forget(kept),
         }
     }

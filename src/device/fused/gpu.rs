@@ -10,9 +10,6 @@ use std::sync::Arc;
 /// Bytes of a vector load.
 const VECTOR_BYTES: usize = 16;
 
-/// Warps of a block.
-const WARPS: usize = BLOCK as usize / 32;
-
 /// State of passes on a GPU.
 #[derive(Debug)]
 pub(super) struct GpuPasses {
@@ -253,14 +250,13 @@ impl GpuPasses {
     }
 }
 
-/// Number of thread blocks, at most `resident`, whose warps have about equally many of `units`.
+/// Number of thread blocks, at most `resident`, that have about equally many of `units`.
 fn even_grid(units: usize, resident: usize) -> usize {
-    let blocks = units.div_ceil(WARPS).max(1);
-    blocks.div_ceil(blocks.div_ceil(resident))
+    units.max(1).div_ceil(units.max(1).div_ceil(resident))
 }
 
 impl PeerPasses {
-    /// Blocks of a launch, whose warps each take some of the blocks of the vectors.
+    /// Blocks of a launch, which each take some of the blocks of the vectors.
     fn blocks(&self, frame: Frame) -> Result<u32, Error> {
         let sums = self.sums.blocks(frame.len as usize).ok_or_else(|| Error::VectorPass {
             message: format!("vectors of {} elements are not those of this part", frame.len),
@@ -290,10 +286,10 @@ mod tests {
     use super::even_grid;
 
     #[test]
-    fn warps_have_equally_many_units() {
+    fn blocks_have_equally_many_units() {
         let of = |units| even_grid(units, 396);
-        assert_eq!([0, 1, 8, 9, 3168].map(of), [1, 1, 1, 2, 396]);
-        // Two for each warp, not one or two.
-        assert_eq!([3169, 4096, 8192].map(of), [199, 256, 342]);
+        assert_eq!([0, 1, 8, 396].map(of), [1, 1, 8, 396]);
+        // Two for each block, not one or two.
+        assert_eq!([397, 512, 1024].map(of), [199, 256, 342]);
     }
 }

@@ -1,7 +1,7 @@
 //! Exchange of the elements that parts need of each other: launches of kernels/peers.cu.
 
-use super::PeerGroup;
 use super::constants::NEIGHBOUR;
+use super::{PeerGroup, PeerPlace};
 use crate::device::{
     BLOCK, Buffer, Device, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Stream, kernels,
 };
@@ -93,9 +93,13 @@ impl<T: Scalar> PeerInbox<T> {
         Ok(Self { group: group.clone(), rank, elements, flags })
     }
 
-    /// Address of the elements, and of the flags.
-    pub fn addresses(&self) -> [u64; 2] {
-        [self.elements.ptr().address(), self.flags.ptr().address()]
+    /// Places of the elements, and of the flags.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] if other processes cannot access them.
+    pub fn places(&self) -> Result<[PeerPlace; 2], Error> {
+        Ok([self.group.place_of(&self.elements)?, self.group.place_of(&self.flags)?])
     }
 }
 
@@ -118,7 +122,7 @@ impl<T: Scalar> PeerExchange<T> {
         count: usize,
     ) -> Result<Self, Error> {
         let UsedElements { own, own_place, places, len } = used;
-        let gpu = inbox.group.gpus[inbox.rank];
+        let gpu = *inbox.group.gpu(inbox.rank);
         let kernel = |name: &str| gpu.kernel("peers", &format!("peers_{name}_{}", T::KIND));
         let (mut table, mut elements) = (Vec::new(), Vec::new());
         for neighbour in neighbours {

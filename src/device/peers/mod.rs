@@ -1,21 +1,26 @@
-//! Communication among GPUs of a process that access each other's memory.
+//! Communication among GPUs of a host that access each other's memory.
 //!
-//! Every part of a matrix has a GPU and a host thread of its own, and all threads enqueue the same
-//! work. Kernels write to the memory of other GPUs and wait for their signals, so that the host
-//! takes no part: iterations can be captured in graphs.
+//! Every part of a matrix has a GPU and a host thread of its own, in one process or in a process
+//! for each part, and all threads enqueue the same work. Kernels write to the memory of other GPUs
+//! and wait for their signals, so that the host takes no part: iterations can be captured in
+//! graphs.
 // Without GPU support, code that has a GPU is unreachable.
 #![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
 
 mod constants;
 mod exchange;
+mod processes;
 mod sums;
 
 pub use super::cuda::PeerCall;
 pub use exchange::{Neighbour, PeerExchange, PeerInbox, RowPlaces, UsedElements};
+pub use processes::{PLACE_WORDS, PeerPlace, free_unmapped, new_group, unmapped_groups};
 pub use sums::{PeerSums, SumsTable};
 
 use super::{Buffer, Device, Gpu, Pinned, Ptr};
 use crate::Error;
+use processes::SharedMemory;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +32,11 @@ use std::time::Duration;
 /// worthless, until the group is [restarted](Self::restart).
 #[derive(Debug)]
 pub struct PeerGroup {
+    /// GPUs of the parts in this process: of all, or of one.
     gpus: Vec<Gpu>,
+    /// First part in this process, and number of all parts.
+    first: usize,
+    parts: usize,
     limit: Duration,
     memory: Arc<GroupMemory>,
 }
@@ -42,6 +51,8 @@ struct GroupMemory {
     words: Mutex<Vec<Arc<Buffer<u32>>>>,
     /// Memory that other parts write to; it lives as long as the group.
     inboxes: Mutex<Vec<Arc<dyn PeerMemory>>>,
+    /// What the parts share if they are processes.
+    processes: Option<SharedMemory>,
 }
 
 /// Memory of groups that have ended, until all work with it is done. A wait may fail, and the
@@ -51,9 +62,12 @@ static ENDED: Mutex<Vec<Arc<GroupMemory>>> = Mutex::new(Vec::new());
 /// Frees memory of groups that have ended.
 fn free_ended() {
     // Not locked meanwhile: the GPUs may wait for another thread.
-    let mut ended = std::mem::take(&mut *locked(&ENDED));
-    ended.retain(|memory| memory.gpus.iter().any(|gpu| gpu.synchronize().is_err()));
-    locked(&ENDED).append(&mut ended);
+    let ended = std::mem::take(&mut *locked(&ENDED));
+    let is_used =
+        |memory: &Arc<GroupMemory>| memory.gpus.iter().any(|gpu| gpu.synchronize().is_err());
+    let (mut used, unused): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_used);
+    unused.into_iter().for_each(processes::unmap);
+    locked(&ENDED).append(&mut used);
 }
 
 /// Memory of a part that other parts write to, with elements of any type.
@@ -90,15 +104,31 @@ impl PeerGroup {
         let Some(first) = gpus.first() else {
             return refused(&Device::Cpu, "there is no GPU for a part".to_owned());
         };
-        free_ended();
-        let (ended, words, inboxes) = (first.pinned(1)?, Mutex::default(), Mutex::default());
-        let memory = Arc::new(GroupMemory { gpus: gpus.clone(), ended, words, inboxes });
-        Ok(Arc::new(Self { gpus, limit, memory }))
+        let ended = first.pinned(1)?;
+        Ok(Self::of(gpus, 0..devices.len(), limit, ended, None))
     }
 
-    /// Device of a part.
+    /// The group of `parts` parts; this process has those from `first` on.
+    fn of(
+        gpus: Vec<Gpu>,
+        Range { start: first, end: parts }: Range<usize>,
+        limit: Duration,
+        ended: Pinned<u32>,
+        processes: Option<SharedMemory>,
+    ) -> Arc<Self> {
+        free_ended();
+        let (words, inboxes) = (Mutex::default(), Mutex::default());
+        let memory = Arc::new(GroupMemory { gpus: gpus.clone(), ended, words, inboxes, processes });
+        Arc::new(Self { gpus, first, parts, limit, memory })
+    }
+
+    /// Device of a part in this process.
     pub fn device(&self, rank: usize) -> Device {
-        Device::Cuda(self.gpus[rank])
+        Device::Cuda(*self.gpu(rank))
+    }
+
+    fn gpu(&self, rank: usize) -> &Gpu {
+        &self.gpus[rank - self.first]
     }
 
     /// Begins a call in which kernels of the GPUs wait for each other. It waits for the end of
@@ -154,9 +184,17 @@ impl PeerGroup {
         (Ptr::from_address(self.memory.ended.start() as u64), limit)
     }
 
+    /// Zeroed memory of a part that other parts access.
+    fn zeroed<T: Copy>(&self, rank: usize, len: usize) -> Result<Buffer<T>, Error> {
+        match self.memory.processes {
+            None => self.gpu(rank).zeroed_for(&self.gpus, len),
+            Some(_) => self.gpu(rank).zeroed(len),
+        }
+    }
+
     /// Zeroed words of a part that a restart clears.
     fn words(&self, rank: usize, len: usize) -> Result<Arc<Buffer<u32>>, Error> {
-        let words = Arc::new(self.gpus[rank].zeroed_for(&self.gpus, len)?);
+        let words = Arc::new(self.zeroed(rank, len)?);
         locked(&self.memory.words).push(words.clone());
         Ok(words)
     }
@@ -166,7 +204,7 @@ impl PeerGroup {
     where
         T: Copy + std::fmt::Debug + Send + Sync + 'static,
     {
-        let memory = Arc::new(self.gpus[rank].zeroed_for(&self.gpus, len)?);
+        let memory = Arc::new(self.zeroed(rank, len)?);
         locked(&self.memory.inboxes).push(memory.clone());
         Ok(memory)
     }

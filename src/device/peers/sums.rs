@@ -1,7 +1,7 @@
 //! Sums over vectors of which every part has some elements, in the order of fixed blocks.
 
-use super::PeerGroup;
 use super::constants::{SUMS_HEAD, SUMS_PART};
+use super::{PeerGroup, PeerPlace};
 use crate::Error;
 use crate::device::{Buffer, Device, Ptr};
 use std::sync::Arc;
@@ -35,19 +35,23 @@ impl SumsTable {
     /// [`Error::GpuMemory`] and [`Error::Gpu`].
     pub fn new(group: &Arc<PeerGroup>, rank: usize, blocks: usize) -> Result<Self, Error> {
         let sums = group.memory(rank, 4 * blocks)?;
-        let flags = group.words(rank, group.gpus.len())?;
+        let flags = group.words(rank, group.parts)?;
         Ok(Self { group: group.clone(), rank, sums, flags })
     }
 
-    /// Addresses of the sums and of the flags.
-    pub fn addresses(&self) -> [u64; 2] {
-        [self.sums.ptr().address(), self.flags.ptr().address()]
+    /// Places of the sums and of the flags.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gpu`] if other processes cannot access them.
+    pub fn places(&self) -> Result<[PeerPlace; 2], Error> {
+        Ok([self.group.place_of(&self.sums)?, self.group.place_of(&self.flags)?])
     }
 }
 
 impl PeerSums {
     /// Creates sums over blocks of `block` elements, of which part `i` has `blocks[i]`, from the
-    /// [addresses](SumsTable::addresses) of the tables of all parts.
+    /// addresses of the [places](SumsTable::places) of the tables of all parts.
     ///
     /// # Safety
     ///
@@ -82,7 +86,7 @@ impl PeerSums {
             .iter()
             .flat_map(|&[sums, flags]| -> [u64; SUMS_PART] { [sums, own_flag(flags)] });
         let words: Vec<u64> = head.into_iter().chain(parts).collect();
-        let words = Arc::new(group.gpus[rank].upload(&words)?);
+        let words = Arc::new(group.gpu(rank).upload(&words)?);
         Ok(Self { rank, block, own: blocks[rank], words, group })
     }
 
