@@ -128,6 +128,14 @@ fn analysis(spec: &str) -> Analysis {
     KNOWN.lock().unwrap().entry(spec.to_owned()).or_insert_with(make).clone()
 }
 
+/// Factors of the predicted times between 0.2 and 4.5, for each seed others.
+fn random_factors(seed: u64) -> Vec<(&'static str, f64)> {
+    let random = Script { random: Cell::new(seed), ..Script::default() };
+    let factor = || (random.uniform() * 1.5).exp();
+    let names = ["csr(balanced)", "csr(vector", "csr", "psell", "sell", "jds", "ell", ""];
+    names.map(|name| (name, factor())).to_vec()
+}
+
 /// A decision for a GPU by predictions.
 fn decision(spec: &str, calls: u64) -> (Decision, Analysis, DeviceSpec) {
     decision_by(include_str!("../../../models/nvidia-h200.ron"), spec, calls)
@@ -344,10 +352,7 @@ fn two_packed_matrices_stay_below_the_limit() {
 #[test]
 fn no_choice_is_worse_than_plain_csr() {
     for seed in 0..60u64 {
-        let random = Script { random: Cell::new(seed), ..Script::default() };
-        let factor = || (random.uniform() * 1.5).exp();
-        let names = ["csr(balanced)", "csr(vector", "csr", "psell", "sell", "jds", "ell", ""];
-        let factors = names.map(|name| (name, factor())).to_vec();
+        let factors = random_factors(seed);
         let noise = 0.01;
         let script = Script { factors, noise, random: Cell::new(seed), ..Script::default() };
         let spec = [STENCIL, BLOCKS, "uniform,rows=30k"][seed as usize % 3];

@@ -92,10 +92,7 @@ fn a_plan_that_other_work_slows_down_is_timed_again() {
 #[test]
 fn other_work_makes_no_choice_worse_than_plain_csr() {
     for seed in 0..60u64 {
-        let random = Script { random: Cell::new(seed), ..Script::default() };
-        let factor = || (random.uniform() * 1.5).exp();
-        let names = ["csr(balanced)", "csr(vector", "csr", "psell", "sell", "jds", "ell", ""];
-        let factors = names.map(|name| (name, factor())).to_vec();
+        let factors = random_factors(seed);
         // Other work begins while the first plan besides CSR is packed.
         let packing = vec![("csr", 0.0), ("", 1.0)];
         let busy = [1.0, if seed % 2 == 0 { f64::INFINITY } else { 2.5 }];
