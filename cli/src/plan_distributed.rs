@@ -155,7 +155,7 @@ pub(super) fn run(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
 fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
     let a = args.matrix.load::<T>(console)?;
     let (latency, bandwidth) = (args.latency * 1e-6, args.bandwidth * 1e9);
-    let link = Link { latency, bandwidth, overlaps: true };
+    let link = Link { latency, bandwidth, at_once: false };
     let steps = simulate(a.view(), &args.ranks.0, &args.choice.builder()?, link)?;
     let product = ScalingEnd::of(&steps, |step| step.product_seconds);
     let iteration = ScalingEnd::of(&steps, ScalingStep::iteration_seconds);

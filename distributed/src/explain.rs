@@ -12,34 +12,33 @@ pub struct Link {
     pub latency: f64,
     /// Bytes per second.
     pub bandwidth: f64,
-    /// True if messages are in transit while interior rows are multiplied.
-    pub overlaps: bool,
+    /// True if messages to several parts are sent at once.
+    pub at_once: bool,
 }
 
 impl Link {
     /// Threads of a process: a copy in its memory, 10 GB/s after 5 µs.
-    pub const MEMORY: Self = Self { latency: 5e-6, bandwidth: 10e9, overlaps: true };
+    pub const MEMORY: Self = Self { latency: 5e-6, bandwidth: 10e9, at_once: false };
     /// GPUs of a host that access each other's memory over NVLink: 150 GB/s after 12 µs, most of
-    /// them those of the kernels that send and receive, between those of the rows.
-    pub const NVLINK: Self = Self { latency: 12e-6, bandwidth: 150e9, overlaps: false };
+    /// them those of the kernels that send and receive.
+    pub const NVLINK: Self = Self { latency: 12e-6, bandwidth: 150e9, at_once: true };
     /// Hosts on a fast network: 12.5 GB/s (100 Gb/s) after 2 µs.
-    pub const NETWORK: Self = Self { latency: 2e-6, bandwidth: 12.5e9, overlaps: true };
+    pub const NETWORK: Self = Self { latency: 2e-6, bandwidth: 12.5e9, at_once: false };
 
     /// Seconds of `messages` messages with `bytes` bytes in all.
     pub fn seconds(self, messages: usize, bytes: u64) -> f64 {
         self.latency * messages as f64 + bytes as f64 / self.bandwidth
     }
 
-    /// Seconds of the messages of a product with some neighbours. Without overlap, all of them are
-    /// sent at once.
+    /// Seconds of the messages of a product with some neighbours.
     pub(crate) fn exchange(self, neighbours: usize, bytes: u64) -> f64 {
-        self.seconds(if self.overlaps { neighbours } else { neighbours.min(1) }, bytes)
+        self.seconds(if self.at_once { neighbours.min(1) } else { neighbours }, bytes)
     }
+}
 
-    /// Seconds of a product: interior rows and messages, then boundary rows.
-    pub(crate) fn product(self, [interior, boundary]: [f64; 2], messages: f64) -> f64 {
-        boundary + if self.overlaps { interior.max(messages) } else { interior + messages }
-    }
+/// Seconds of a product: interior rows and messages at the same time, then boundary rows.
+pub(crate) fn product_seconds([interior, boundary]: [f64; 2], messages: f64) -> f64 {
+    boundary + interior.max(messages)
 }
 
 /// Figures of one part of a distributed operator.
@@ -121,10 +120,10 @@ impl PartSummary {
         link.exchange(self.neighbours as usize, self.halo_bytes.max(self.sent_bytes))
     }
 
-    /// Predicted seconds of a product: interior rows and messages, at the same time if the link
-    /// [overlaps](Link::overlaps), and then the boundary rows.
+    /// Predicted seconds of a product: interior rows and messages at the same time, then boundary
+    /// rows.
     pub fn product_seconds(&self, link: Link) -> f64 {
-        link.product(self.seconds, self.exchange_seconds(link))
+        product_seconds(self.seconds, self.exchange_seconds(link))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::balance::predicted_seconds;
 use crate::choice::{RowLengths, SummationOrder};
-use crate::explain::Link;
+use crate::explain::{Link, product_seconds};
 use crate::partition::{Partition, owner};
 use sparseop::matrix::CsrView;
 use sparseop::{Device, Error, Scalar, SparseOpBuilder, filled};
@@ -102,7 +102,7 @@ fn step<T: Scalar>(
     let exchange_seconds = exchanged.iter().map(messages).fold(0.0, f64::max);
     let boundary = exchanged[largest].boundary_entries as f64 / entries(largest).max(1) as f64;
     let rows = [compute_seconds * (1.0 - boundary), compute_seconds * boundary];
-    let product_seconds = link.product(rows, exchange_seconds);
+    let product_seconds = product_seconds(rows, exchange_seconds);
     let sum = |of: fn(&Exchanged) -> u64| exchanged.iter().map(of).sum::<u64>();
     Ok(ScalingStep {
         ranks,
@@ -198,7 +198,7 @@ mod tests {
     fn more_ranks_take_less_until_messages_take_more() {
         let a = "poisson2d,n=300".parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
         let ranks: Vec<usize> = (0..=12).map(|power| 1 << power).collect();
-        let link = Link { latency: 1e-6, bandwidth: 1e9, overlaps: true };
+        let link = Link { latency: 1e-6, bandwidth: 1e9, at_once: false };
         let steps = simulate(a.view(), &ranks, &SparseOpBuilder::new(), link).unwrap();
         assert!(steps[1].product_seconds < steps[0].product_seconds, "{steps:?}");
         assert_eq!(steps[0].exchange_seconds, 0.0);

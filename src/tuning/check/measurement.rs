@@ -102,7 +102,8 @@ impl<A: PlanTimer> Check<'_, A> {
         plan: &Fastest<A::Packed>,
         fastest: &Fastest<A::Packed>,
     ) -> f64 {
-        let batch = (self.products_per_plan() - 1) / CPU_BATCHES;
+        // Half as many products in turn as a plan has at first: there may be room for no more.
+        let batch = ((self.products_per_plan() - 1) / CPU_BATCHES).div_ceil(2);
         let products = 2 * CPU_BATCHES * (1 + batch);
         let has_room = self.products + products <= self.budget.products;
         let (true, Some(ready), Some(before)) = (has_room, &plan.ready, &fastest.ready) else {
