@@ -51,7 +51,7 @@ struct GroupMemory {
     words: Mutex<Vec<Arc<Buffer<u32>>>>,
     /// Memory that other parts write to; it lives as long as the group.
     inboxes: Mutex<Vec<Arc<dyn PeerMemory>>>,
-    /// What the parts share if they are processes.
+    /// Memory that the processes of the parts share; `None` for parts of one process.
     processes: Option<SharedMemory>,
 }
 
