@@ -161,7 +161,10 @@ struct OwnSums {
 // Sums over the elements of several GPUs, of which each has some blocks of elements. Every GPU has
 // a table with the sums of all blocks of elements, and adds it in their order. A block of threads
 // sums a block of elements and writes the sums to all tables. A pass is a round, as in peers.cu;
-// tables have two halves. The order of the words is that of src/device/peers/sums.rs.
+// tables have two halves. The order of the words is that of src/device/peers/sums.rs. Between hosts
+// there are two passes: one writes the sums of the own blocks to the own table, and when NCCL has
+// exchanged them another one, without blocks of its own, adds the table. The own flag is then a
+// word of the host that counts the rounds; otherwise it is null.
 struct PeerSums {
     const u64 *words;
     __device__ u32 blocks() const { return words[0]; }
@@ -174,8 +177,9 @@ struct PeerSums {
     __device__ u32 *state() const { return reinterpret_cast<u32 *>(words[6]); }
     __device__ const u32 *own_flags() const { return reinterpret_cast<u32 *>(words[7]); }
     __device__ Waits waits() const { return {reinterpret_cast<u32 *>(words[8]), words[9]}; }
+    __device__ u64 half() const { return words[10]; }
     __device__ double2 *table(u32 part, u32 round) const {
-        return reinterpret_cast<double2 *>(words[SUMS_HEAD + part * SUMS_PART]) + (round % 2) * all_blocks();
+        return reinterpret_cast<double2 *>(words[SUMS_HEAD + part * SUMS_PART]) + (round % 2) * half();
     }
     __device__ u32 *flag(u32 part) const { return reinterpret_cast<u32 *>(words[SUMS_HEAD + part * SUMS_PART + 1]); }
 
@@ -204,9 +208,14 @@ struct PeerSums {
             signal(flag(part), round + 1);
             complete = is_signalled(own_flags() + part, round + 1, waits());
         }
+        u32 *counted = flag(rank());
+        if (counted != nullptr && part == 0) complete = *(volatile u32 *)waits().ended == 0;
         complete = __syncthreads_and(complete);
         SumPair sums = pair_sums(table(rank(), round), all_blocks());
-        if (threadIdx.x == 0) *state() = round + 1;
+        if (threadIdx.x == 0) {
+            *state() = round + 1;
+            if (counted != nullptr) signal(counted, round + 1);
+        }
         // Programs stop at a sum that is no number.
         if (!complete) sums.first = sums.second = __longlong_as_double(0x7FF8000000000000);
         conclude(sums, registers, shape);

@@ -36,8 +36,8 @@
 //! ```
 //!
 //! [`Triplets`] take entries in any order, [`matrix::market`] reads Matrix Market files,
-//! [`ToCsr`] is implemented for the matrices of `sprs` and, with the features of their names, of
-//! `faer` and `nalgebra`. [`ForeignCsr`] names arrays in the memory of a GPU,
+//! [`ToCsr`] is implemented, with the features of their names, for the matrices of `faer`,
+//! `nalgebra` and, by default, `sprs`. [`ForeignCsr`] names arrays in the memory of a GPU,
 //! [`matrix::gallery`] generates matrices.
 //!
 //! # Products

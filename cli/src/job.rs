@@ -1,13 +1,8 @@
 //! Common parts of the subcommands that run as MPI ranks.
 
 use anyhow::Result;
-use sparseop::{Device, Scalar};
-use sparseop_distributed::{Communicator, DistributedExplanation, Link};
-
-/// Connection of ranks whose parts are on such devices.
-pub(super) fn link_of(device: &Device) -> Link {
-    if *device == Device::Cpu { Link::NETWORK } else { Link::NVLINK }
-}
+use sparseop::Scalar;
+use sparseop_distributed::{Communicator, DistributedExplanation};
 
 /// All elements of a vector of which every rank has some.
 pub(super) fn gathered<T: Scalar>(comm: &dyn Communicator, own: &[T]) -> Result<Vec<T>> {

@@ -8,7 +8,7 @@
 
 use sparseop::Error;
 use sparseop::matrix::CsrMatrix;
-use sparseop_distributed::{Communicator, DistributedBuilder, Link, MpiRank, Partition};
+use sparseop_distributed::{Communicator, DistributedBuilder, MpiRank, Partition};
 use sparseop_solvers::{Method, Settings, SolverBuilder};
 use std::ops::Range;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Error> {
     let solver = SolverBuilder::new(Method::Cg).settings(settings).jacobi(op.jacobi()?);
     let report = op.solve(solver, &b, &mut x)?;
 
-    let explanation = op.explain(Link::NETWORK)?;
+    let explanation = op.explain(op.link())?;
     if comm.rank() == 0 {
         println!("{explanation}{report}");
     }

@@ -16,8 +16,9 @@ use sparseop_solvers::{Method, Settings, SolverBuilder, SystemOperator};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Iterations and products of a run.
+/// Largest number of iterations of a run, entries of all its iterations, and products of a run.
 const ITERATIONS: usize = 1024;
+const ENTRIES: u64 = 1 << 38;
 const PRODUCTS: usize = 64;
 
 /// Longest wait of a part for another one.
@@ -82,9 +83,11 @@ fn least(mut run: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {
     (0..RUNS).try_fold(f64::INFINITY, |least, _| Ok(least.min(run()?)))
 }
 
-/// Settings that no residual satisfies: every run has all iterations.
-fn settings() -> Settings {
-    Settings { tolerance: 1e-300, max_iterations: ITERATIONS, ..Settings::default() }
+/// Settings that no residual satisfies: every run has all iterations. Large systems have fewer.
+fn settings(entries: u64) -> Settings {
+    let fitting = (ENTRIES / entries.max(1)) as usize;
+    let max_iterations = fitting.clamp(64, ITERATIONS);
+    Settings { tolerance: 1e-300, max_iterations, ..Settings::default() }
 }
 
 /// Times of one operator on the first device.
@@ -95,7 +98,8 @@ fn one_operator(a: &CsrMatrix<f64>, solved: bool) -> Result<Times, Error> {
     let iteration = match solved {
         false => f64::NAN,
         true => least(|| {
-            let mut solver = SolverBuilder::new(Method::Cg).settings(settings()).build(&op)?;
+            let mut solver =
+                SolverBuilder::new(Method::Cg).settings(settings(a.nnz() as u64)).build(&op)?;
             let report = solver.solve(&vec![1.0; a.nrows()], &mut vec![0.0; a.ncols()])?;
             Ok(report.seconds / report.iterations.max(1) as f64 * 1e6)
         })?,
@@ -126,7 +130,8 @@ fn several_parts(
         false => f64::NAN,
         true => least(|| {
             let mut x = vec![0.0; op.ncols()];
-            let report = op.solve(Method::Cg, settings(), false, &vec![1.0; op.nrows()], &mut x)?;
+            let b = vec![1.0; op.nrows()];
+            let report = op.solve(Method::Cg, settings(op.nnz()), false, &b, &mut x)?;
             assert!(*solution.get_or_insert(x.clone()) == x, "the bits of one part");
             Ok(report.seconds / report.iterations.max(1) as f64 * 1e6)
         })?,

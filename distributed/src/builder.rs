@@ -33,6 +33,7 @@ pub struct DistributedBuilder {
     time_limit: Duration,
     link: Link,
     rank_device: Device,
+    nccl: bool,
 }
 
 impl DistributedBuilder {
@@ -43,8 +44,8 @@ impl DistributedBuilder {
         let settings = PartSettings::new(SparseOpBuilder::new());
         let link = if devices.has_gpu() { Link::NVLINK } else { Link::MEMORY };
         let (part_of_row, balance) = (None, Balance::default());
-        let (time_limit, rank_device) = (TIME_LIMIT, Device::Cpu);
-        Self { devices, part_of_row, balance, settings, time_limit, link, rank_device }
+        let (time_limit, rank_device, nccl) = (TIME_LIMIT, Device::Cpu, false);
+        Self { devices, part_of_row, balance, settings, time_limit, link, rank_device, nccl }
     }
 
     /// Sets the part of every row, from 0. The bits of sums, and therefore of solutions, then
@@ -89,11 +90,20 @@ impl DistributedBuilder {
     }
 
     /// Sets the device of the part of this rank, if every rank builds its own; the default is the
-    /// CPU. All ranks are on the CPU, or each has a GPU of its own of the same host, such as
-    /// [`gpu_of_rank`](crate::gpu_of_rank) selects.
+    /// CPU. All ranks are on the CPU, or each has a GPU of its own, such as
+    /// [`gpu_of_rank`](crate::gpu_of_rank) selects. If all GPUs can access each other's memory,
+    /// they do; otherwise NCCL transfers the elements between all of them.
     #[must_use]
     pub fn rank_device(mut self, device: Device) -> Self {
         self.rank_device = device;
+        self
+    }
+
+    /// Sets that NCCL transfers elements also between GPUs of ranks that can access each other's
+    /// memory. The default is false, which is faster.
+    #[must_use]
+    pub fn nccl(mut self, nccl: bool) -> Self {
+        self.nccl = nccl;
         self
     }
 
@@ -130,9 +140,8 @@ impl DistributedBuilder {
         };
         let balanced_on_gpus = settings.group.is_some() && self.part_of_row.is_none();
         let partition = if balanced_on_gpus { partition.for_gpus() } else { partition };
-        if balanced_on_gpus && settings.same_bits {
-            let block = gpu_part_rows(a.nrows());
-            settings.sliced = SlicedPlan::of(&settings.builder, &settings.device(0), a, block)?;
+        if balanced_on_gpus {
+            settings.sliced = self.sliced_plan(&settings.device(0), a)?;
         }
         let rows: Arc<[usize]> = partition.offsets().into();
         let columns = partition.columns(a.ncols())?;
@@ -147,6 +156,19 @@ impl DistributedBuilder {
         let parts = on_threads(&ranks, ranks.clone(), build)?;
         let (row_ptr, link) = (listed(row_ptr.iter().copied())?, self.link);
         Ok(DistributedOp { ranks, parts, partition, row_ptr, link, lock: Mutex::default() })
+    }
+
+    /// Packed SELL for the parts of a whole matrix, if it is admitted and predicted to be the
+    /// fastest.
+    fn sliced_plan<T: Scalar>(
+        &self,
+        device: &Device,
+        a: CsrView<'_, T>,
+    ) -> Result<Option<SlicedPlan>, Error> {
+        match self.settings.same_bits && *device != Device::Cpu {
+            true => SlicedPlan::of(&self.settings.builder, device, a, gpu_part_rows(a.nrows())),
+            false => Ok(None),
+        }
     }
 
     /// Builds the part of a rank from its rows, with the columns of the whole matrix. All ranks
@@ -165,8 +187,13 @@ impl DistributedBuilder {
         partition: &Partition,
         own: CsrView<'_, T>,
     ) -> Result<PartOp<T>, Error> {
-        let group = group_of_ranks(&*comm, &self.rank_device, self.time_limit)?;
-        self.build_in_group(comm, partition, own, group)
+        let group = self.group_of_ranks(&*comm)?;
+        self.build_in_group(comm, partition, own, group, None)
+    }
+
+    /// The GPUs of all ranks; `None` if they are on the CPU.
+    fn group_of_ranks(&self, comm: &dyn Communicator) -> Result<Option<Arc<PeerGroup>>, Error> {
+        group_of_ranks(comm, &self.rank_device, self.time_limit, self.nccl)
     }
 
     /// Builds the part of a rank, on a GPU of the group if there is one.
@@ -176,6 +203,7 @@ impl DistributedBuilder {
         partition: &Partition,
         own: CsrView<'_, T>,
         group: Option<Arc<PeerGroup>>,
+        sliced: Option<SlicedPlan>,
     ) -> Result<PartOp<T>, Error> {
         let (parts, ranks, wanted) = (partition.parts(), comm.size(), self.devices.len());
         let refused = if self.devices.has_gpu() {
@@ -186,7 +214,7 @@ impl DistributedBuilder {
             "it reorders rows; reorder the matrix, and give the part of each of its rows".to_owned()
         } else {
             let (rows, columns) = (partition.offsets().into(), partition.columns(own.ncols())?);
-            let settings = PartSettings { group, ..self.settings.clone() };
+            let settings = PartSettings { group, sliced, ..self.settings.clone() };
             return PartOp::build(comm, &settings, rows, columns, own);
         };
         reported(&*comm, Err(Error::Partition { message: refused }))
@@ -208,10 +236,11 @@ impl DistributedBuilder {
             let a = a.to_csr()?;
             let partition = Partition::of_rows(a.view().row_ptr(), comm.size())?;
             let own = rows_of(a.view(), &partition, comm.rank(), None)?;
-            Ok((partition, own))
+            Ok(((partition, own), self.sliced_plan(&self.rank_device, a.view())?))
         };
-        let rows = reported(&*comm, cut())?;
-        self.build_balanced(comm, rows)
+        let (rows, sliced) = reported(&*comm, cut())?;
+        let sliced = SlicedPlan::of_first(&*comm, sliced)?;
+        self.build_balanced(comm, rows, sliced)
     }
 
     /// Reads a `coordinate` file of the Matrix Market in parallel, every rank a range of its bytes,
@@ -227,7 +256,7 @@ impl DistributedBuilder {
         path: impl AsRef<Path>,
     ) -> Result<PartOp<T>, Error> {
         let rows = market::read(&*comm, path.as_ref())?;
-        self.build_balanced(comm, rows)
+        self.build_balanced(comm, rows, None)
     }
 
     /// Reads a graph as [`read_part`](Self::read_part) reads a matrix, and builds the part of its
@@ -244,7 +273,7 @@ impl DistributedBuilder {
     ) -> Result<PartOp<T>, Error> {
         let (partition, own) = market::read(&*comm, path.as_ref())?;
         let rows = link_rows(&*comm, &partition, own)?;
-        self.build_balanced(comm, rows)
+        self.build_balanced(comm, rows, None)
     }
 
     /// Builds the part of a rank from rows with equally many entries, after the ranks have
@@ -253,8 +282,9 @@ impl DistributedBuilder {
         &self,
         comm: Arc<dyn Communicator>,
         (even, own): (Partition, CsrMatrix<T>),
+        sliced: Option<SlicedPlan>,
     ) -> Result<PartOp<T>, Error> {
-        let group = group_of_ranks(&*comm, &self.rank_device, self.time_limit)?;
+        let group = self.group_of_ranks(&*comm)?;
         let (partition, own) = match self.balance {
             Balance::Entries => (even, own),
             Balance::PredictedTime => {
@@ -266,7 +296,7 @@ impl DistributedBuilder {
             None => (partition, own),
             Some(_) => rounded_rows(&*comm, partition, own)?,
         };
-        self.build_in_group(comm, &partition, own.view(), group)
+        self.build_in_group(comm, &partition, own.view(), group, sliced)
     }
 }
 

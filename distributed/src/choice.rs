@@ -1,6 +1,6 @@
 //! Plans of parts: the fastest of those whose sum of a row does not depend on the other rows.
 
-use crate::comm::{Communicator, sum_words};
+use crate::comm::{Communicator, agree, gather_bytes, sum_words};
 use sparseop::analysis::Analysis;
 use sparseop::formats::csr::CsrPlan;
 use sparseop::formats::jds::{JdsLayout, JdsPlan};
@@ -173,6 +173,20 @@ impl SlicedPlan {
             Some((candidate.prediction.as_ref().filter(|_| usable)?.product(), sliced))
         });
         Ok(timed.min_by(|a, b| a.0.total_cmp(&b.0)).and_then(|(_, sliced)| sliced))
+    }
+
+    /// The plan of rank 0, for all ranks: their profiles may differ.
+    pub(crate) fn of_first(
+        comm: &dyn Communicator,
+        own: Option<Self>,
+    ) -> Result<Option<Self>, Error> {
+        let text = own.map_or_else(String::new, |own| format!("{} {}", own.slice_rows, own.plan));
+        let all = gather_bytes(comm, text.as_bytes())?;
+        let first = String::from_utf8_lossy(&all[0]);
+        let Some((slice_rows, plan)) = first.split_once(' ') else { return Ok(None) };
+        let plan = agree(comm, plan.parse())?;
+        let slice_rows = slice_rows.parse().unwrap_or(Self::SLICE);
+        Ok(Some(Self { plan, slice_rows }))
     }
 
     /// A plan of packed SELL without long rows whose windows are whole in every block.

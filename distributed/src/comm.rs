@@ -131,8 +131,9 @@ fn others<B: AsRef<[u8]>>(
 /// [`Error::RankFailed`].
 pub(crate) fn agree<R>(comm: &dyn Communicator, own: Result<R, Error>) -> Result<R, Error> {
     let message = own.as_ref().err().map_or_else(String::new, ToString::to_string);
-    let all = gather_bytes(comm, message.as_bytes())?;
+    let all = gather_bytes(comm, message.as_bytes());
     let result = own?;
+    let all = all?;
     match all.iter().position(|message| !message.is_empty()) {
         None => Ok(result),
         Some(rank) => {

@@ -1,9 +1,14 @@
 //! Explanation of a distributed operator.
 
 use crate::comm::{Communicator, gather_bytes, gather_words};
-use crate::part::PartOp;
+use crate::part::{PartOp, PartSettings};
 use sparseop::{Error, Scalar};
 use std::fmt::{self, Display};
+
+/// Ways of the elements between parts.
+pub(crate) const HOST_MEMORY: &str = "host memory";
+const PEER_ACCESS: &str = "peer access";
+const NCCL: &str = "NCCL";
 
 /// Time of a message between two parts: `latency + bytes / bandwidth`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -127,7 +132,23 @@ impl PartSummary {
     }
 }
 
+impl PartSettings {
+    /// Way of the elements between parts.
+    pub(crate) fn transport(&self) -> &'static str {
+        match &self.group {
+            None => HOST_MEMORY,
+            Some(group) if group.is_network() => NCCL,
+            Some(_) => PEER_ACCESS,
+        }
+    }
+}
+
 impl<T: Scalar> PartOp<T> {
+    /// A link like that between the parts, if they are ranks.
+    pub fn link(&self) -> Link {
+        if self.settings.transport() == PEER_ACCESS { Link::NVLINK } else { Link::NETWORK }
+    }
+
     /// Explanation of all parts; every rank calls it and receives it.
     ///
     /// # Errors
@@ -135,7 +156,7 @@ impl<T: Scalar> PartOp<T> {
     /// [`Error::RankFailed`] and [`Error::Communication`].
     pub fn explain(&self, link: Link) -> Result<DistributedExplanation, Error> {
         let parts = PartSummary::of(self).gather(&*self.comm)?;
-        Ok(DistributedExplanation::new(self.shape(), parts, link))
+        Ok(DistributedExplanation::new(self.shape(), parts, link, self.settings.transport()))
     }
 }
 
@@ -149,11 +170,18 @@ pub struct DistributedExplanation {
     pub parts: Vec<PartSummary>,
     /// Link that the times of messages are predicted for.
     pub link: Link,
+    /// Way of the elements between parts: `host memory`, `peer access` of GPUs, or `NCCL`.
+    pub transport: &'static str,
 }
 
 impl DistributedExplanation {
-    pub(crate) fn new(shape: (usize, usize), parts: Vec<PartSummary>, link: Link) -> Self {
-        Self { shape, parts, link }
+    pub(crate) fn new(
+        shape: (usize, usize),
+        parts: Vec<PartSummary>,
+        link: Link,
+        transport: &'static str,
+    ) -> Self {
+        Self { shape, parts, link, transport }
     }
 
     /// Imbalance: entries of the largest part over the mean. 1 without entries.
@@ -182,10 +210,11 @@ impl Display for DistributedExplanation {
         writeln!(
             f,
             "{nrows} x {ncols}, {nnz} entries in {} parts, imbalance {:.2}; predicted product {} \
-             µs, with messages of {:.1} µs + {:.1} GB/s",
+             µs, with messages by {}: {:.1} µs + {:.1} GB/s",
             self.parts.len(),
             self.imbalance(),
             us(self.product_seconds()),
+            self.transport,
             self.link.latency * 1e6,
             self.link.bandwidth * 1e-9,
         )?;

@@ -123,11 +123,18 @@ impl<T: Scalar> GpuPart<T> {
         let inbox = PeerInbox::new(&self.group, rank, half, neighbours.len());
         let inbox = inbox.and_then(|inbox| Ok((inbox.places()?, inbox)));
         let ([elements, flags], inbox) = agree(comm, inbox)?;
-        // The place of each rank in the inbox, and the number of its flag.
+        // The elements of each rank in the inbox.
+        let received = |from: usize| {
+            let found = halo.receives.iter().find(|receive| receive.0 == from);
+            found.map_or(0..0, |(_, range)| {
+                let behind = if range.start < halo.own.end { 0 } else { halo.own.len() };
+                range.start - behind..range.end - behind
+            })
+        };
+        // Their place, and the number of the flag of each rank.
         let mut ranks = vec![[0; 2]; comm.size()];
-        for (rank, range) in &halo.receives {
-            let behind = if range.start < halo.own.end { 0 } else { halo.own.len() };
-            ranks[*rank][0] = ((range.start - behind) * count) as u64;
+        for &rank in &neighbours {
+            ranks[rank][0] = (received(rank).start * count) as u64;
         }
         (0u64..).zip(&neighbours).for_each(|(flag, &rank)| ranks[rank][1] = flag);
         // Places of the elements and of the flags, half the inbox, and what each rank uses.
@@ -140,6 +147,8 @@ impl<T: Scalar> GpuPart<T> {
             let ([elements, flags], rest) = addresses(&self.group, to, &all[to])?;
             let [place, flag] = [rest[1 + 2 * rank], rest[2 + 2 * rank]];
             Ok(Neighbour {
+                rank: to,
+                received: received(to),
                 elements: sends(to).map_or_else(Vec::new, |send| send.1.clone()),
                 place: elements + place * size_of::<T>() as u64,
                 half: rest[0],
@@ -157,7 +166,8 @@ impl<T: Scalar> GpuPart<T> {
         };
         // SAFETY: the ranks have just made these inboxes, with room for what they receive.
         let exchange = unsafe { PeerExchange::new(inbox, &to, used, count) };
-        agree(comm, exchange)
+        let exchange = agree(comm, exchange)?;
+        agree(comm, exchange.connect().map(|()| exchange))
     }
 
     /// Enqueues the product of `count` vectors in row-major order.
@@ -192,7 +202,7 @@ impl<T: Scalar> GpuPart<T> {
             part.sets[0].enqueue(stream, count, x, y, interior, places)
         };
         let mut finish = |stream: &Stream| {
-            exchange.receive(stream, x, used)?;
+            exchange.receive(stream, x, used, self.side.is_some())?;
             let (y, places) = (&mut *y.borrow_mut(), of_boundary.as_ref());
             part.sets[1].enqueue(stream, count, used, y, boundary, places)
         };

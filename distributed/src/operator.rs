@@ -1,6 +1,6 @@
 //! Operator with several parts in one process.
 
-use crate::explain::PartSummary;
+use crate::explain::{HOST_MEMORY, PartSummary};
 use crate::part::{PartOp, checked_vectors, transposed_copy};
 use crate::partition::Partition;
 use crate::threads::{ThreadRank, on_threads};
@@ -192,7 +192,8 @@ impl<T: Scalar> DistributedOp<T> {
     /// Explanation: rows, plans, messages and predicted times of every part.
     pub fn explain(&self) -> DistributedExplanation {
         let parts = self.parts.iter().map(PartSummary::of).collect();
-        DistributedExplanation::new((self.nrows(), self.ncols()), parts, self.link)
+        let transport = self.parts.first().map_or(HOST_MEMORY, |part| part.settings.transport());
+        DistributedExplanation::new((self.nrows(), self.ncols()), parts, self.link, transport)
     }
 
     /// Calls `body` for every part on a thread of its own, with its item.

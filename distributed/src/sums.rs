@@ -120,7 +120,8 @@ fn peer_sums(
     let of_all: Result<Vec<[u64; 2]>, Error> = all.iter().enumerate().map(of).collect();
     let addresses = agree(comm, of_all)?;
     // SAFETY: the ranks have just made these tables for the same blocks.
-    agree(comm, unsafe { PeerSums::new(table, block, &blocks, &addresses) })
+    let sums = agree(comm, unsafe { PeerSums::new(table, block, &blocks, &addresses) })?;
+    agree(comm, sums.connect().map(|()| sums))
 }
 
 impl SharedSums for TreeSums {

@@ -1,5 +1,6 @@
 //! A program of MPI ranks, which `scripts/mpi-tests` runs: bits of products and solutions, and
-//! failures. Started without a command, as by `cargo test`, it does nothing.
+//! failures. `time MATRIX` prints the time of an iteration of CG. Started without a command, as by
+//! `cargo test`, it does nothing.
 
 mod common;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let done = match text[..] {
         ["bits", matrix, out] => product_bits(matrix, out),
         ["fail", how, seconds] => failing(how, seconds.parse().unwrap()),
+        ["time", matrix] => time(matrix),
         _ => Ok(()),
     };
     match done {
@@ -38,11 +40,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The part of this rank: of a file, by predicted time, or of a generated matrix. On
-/// a GPU with `SPARSEOP_RANK_GPUS=1`.
+/// The part of this rank: of a file, by predicted time, or of a generated matrix. On a GPU with
+/// `SPARSEOP_RANK_GPUS=1`, and with `SPARSEOP_RANK_GPUS=nccl` by NCCL.
 fn part<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str, limit: Duration) -> Result<PartOp<T>, Error> {
     let device = if on_gpus() { gpu_of_rank(&**comm)? } else { Device::Cpu };
     let builder = DistributedBuilder::new(comm.size()).rank_device(device).time_limit(limit);
+    let builder = builder.nccl(rank_gpus().is_some_and(|how| how == "nccl"));
     let Some(spec) = matrix.strip_prefix("gallery:") else {
         return builder.balance(Balance::PredictedTime).read_part(comm.clone(), matrix);
     };
@@ -53,8 +56,12 @@ fn part<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str, limit: Duration) -> Result
     builder.build_part_of(comm.clone(), &a)
 }
 
+fn rank_gpus() -> Option<String> {
+    std::env::var("SPARSEOP_RANK_GPUS").ok()
+}
+
 fn on_gpus() -> bool {
-    std::env::var("SPARSEOP_RANK_GPUS").is_ok_and(|value| value == "1")
+    rank_gpus().is_some()
 }
 
 /// Writes the bits of all products and solutions, in the order of the ranks, one line each.
@@ -138,6 +145,26 @@ fn results<T: Scalar>(comm: &Arc<MpiRank>, matrix: &str, lines: &mut Vec<String>
     op.update_values(&doubled)?;
     op.apply(x, &mut y)?;
     lines.push(words(&y));
+    Ok(())
+}
+
+/// Prints the explanation of an operator, and the least time of an iteration in five solves.
+fn time(matrix: &str) -> Done {
+    let comm = MpiRank::world(LIMIT)?;
+    let op = part::<f64>(&comm, matrix, LIMIT)?;
+    let explanation = op.explain(op.link())?;
+    let settings = Settings { tolerance: 1e-300, max_iterations: 1024, ..Settings::default() };
+    let (b, mut x) = (vec![1.0; op.own_rows().len()], vec![0.0; op.own_rows().len()]);
+    let mut least = f64::INFINITY;
+    for _ in 0..5 {
+        x.fill(0.0);
+        let report = op.solve(SolverBuilder::new(Method::Cg).settings(settings), &b, &mut x)?;
+        least = least.min(report.seconds / report.iterations.max(1) as f64);
+    }
+    if comm.rank() == 0 {
+        print!("{explanation}");
+        println!("{matrix}: {:.1} µs for an iteration of CG", least * 1e6);
+    }
     Ok(())
 }
 

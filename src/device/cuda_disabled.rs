@@ -1,5 +1,5 @@
 //! Build without GPU support. Its types are uninhabited, and used by the names that they have in
-//! `cuda/`; signatures are those there.
+//! `cuda/`; signatures and documentation are those there.
 
 use super::{DeviceSpec, GpuRuntime, Launch, Module, Numbers, Ptr};
 use crate::Error;
@@ -8,6 +8,7 @@ use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 pub(crate) use self::{
     NoBuffer as Buffer, NoKernel as Kernel, NoPinned as Pinned, NoQueue as Queue,
@@ -24,6 +25,9 @@ pub(super) const KERNELS: &str = "none";
 
 /// Words that describe memory to other processes.
 pub(crate) const SHARED_WORDS: usize = 9;
+
+/// Bytes of an identifier of NCCL.
+pub const ID_BYTES: usize = 128;
 
 /// A GPU. This build has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,17 +67,14 @@ impl NoGpu {
         match *self {}
     }
 
-    /// Begins a call in which kernels wait for other GPUs.
     pub(crate) fn peer_call(&self) -> PeerCall {
         match *self {}
     }
 
-    /// Number of multiprocessors.
     pub(crate) fn multiprocessors(&self) -> usize {
         match *self {}
     }
 
-    /// Compute capability.
     pub(crate) fn capability(&self) -> (u32, u32) {
         match *self {}
     }
@@ -82,12 +83,10 @@ impl NoGpu {
         match *self {}
     }
 
-    /// Tries memory, copies and a launch.
     pub(crate) fn test(&self) -> Result<(), Error> {
         match *self {}
     }
 
-    /// Free device memory, in bytes.
     pub(crate) fn free_memory(&self) -> Result<u64, Error> {
         match *self {}
     }
@@ -98,52 +97,42 @@ impl NoGpu {
         match *self {}
     }
 
-    /// Time between launches of nearly empty kernels, in microseconds. Measured once.
     pub(crate) fn launch_us(&self) -> Result<f64, Error> {
         match *self {}
     }
 
-    /// Bandwidth of copies from page-locked host memory, in bytes per second. Measured once.
     pub(crate) fn upload_bandwidth(&self) -> Result<f64, Error> {
         match *self {}
     }
 
-    /// Waits for everything enqueued on any queue of the GPU.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
         match *self {}
     }
 
-    /// Allocates `len` uninitialised elements. Enqueues nothing.
     pub(crate) fn uninitialised<T: Copy>(&self, _: usize) -> Result<Buffer<T>, Error> {
         match *self {}
     }
 
-    /// Working memory of at least `bytes` bytes for work on the default queue.
     pub(crate) fn working_memory(&self, _: usize) -> Result<Buffer<u8>, Error> {
         match *self {}
     }
 
-    /// Keeps working memory for later work on the default queue.
     pub(crate) fn keep_working_memory(&self, _: Buffer<u8>) {
         match *self {}
     }
 
-    /// Allocates `len` zeroed elements.
     pub(crate) fn zeroed<T: Copy>(&self, _: usize) -> Result<Buffer<T>, Error> {
         match *self {}
     }
 
-    /// Copies `data` to device memory.
     pub(crate) fn upload<T: Copy>(&self, _: &[T]) -> Result<Buffer<T>, Error> {
         match *self {}
     }
 
-    /// Copies a buffer of this GPU.
     pub(crate) fn copied<T: Copy>(&self, _: &Buffer<T>) -> Result<Buffer<T>, Error> {
         match *self {}
     }
 
-    /// Wraps `len` elements allocated by another library.
     pub(crate) unsafe fn foreign<T: Copy>(
         &self,
         _: &'static str,
@@ -153,42 +142,34 @@ impl NoGpu {
         match *self {}
     }
 
-    /// As [`foreign`](Self::foreign), without asking the driver.
     pub(crate) unsafe fn known<T: Copy>(&self, _: u64, _: usize) -> Buffer<T> {
         match *self {}
     }
 
-    /// Allocates zeroed page-locked host memory, the fastest for copies to and from the GPU.
     pub(crate) fn pinned<T: Copy>(&self, _: usize) -> Result<Pinned<T>, Error> {
         match *self {}
     }
 
-    /// True if kernels of this GPU can access memory of another one.
     pub(crate) fn can_access(&self, _: Gpu) -> Result<bool, Error> {
         match *self {}
     }
 
-    /// Allocates `len` zeroed elements that kernels of others can access, too.
     pub(crate) fn zeroed_for<T: Copy>(&self, _: &[Gpu], _: usize) -> Result<Buffer<T>, Error> {
         match *self {}
     }
 
-    /// Identifies this GPU in all processes of the host.
     pub(crate) fn identity(&self) -> Result<[u64; 2], Error> {
         match *self {}
     }
 
-    /// Maps memory that another process shares.
     pub(crate) fn map_shared(&self, _: [u64; SHARED_WORDS]) -> Result<MappedMemory, Error> {
         match *self {}
     }
 
-    /// Size of the L2 cache, in bytes.
     pub(crate) fn l2_bytes(&self) -> u64 {
         match *self {}
     }
 
-    /// Compiles all kernels for this GPU.
     pub(crate) fn compile_kernels(&self, _: impl Fn(usize, usize) + Sync) -> Result<usize, Error> {
         match *self {}
     }
@@ -198,27 +179,22 @@ impl NoGpu {
         match *self {}
     }
 
-    /// True if none of `kernels` has to be compiled.
     pub(crate) fn needs_no_compiler(&self, _: &[(Module, String)]) -> bool {
         match *self {}
     }
 
-    /// Runs `work`, while `kernels` are compiled.
     pub(crate) fn with_kernels<R>(&self, _: Vec<(Module, String)>, _: impl FnOnce() -> R) -> R {
         match *self {}
     }
 
-    /// Returns kernel `name` of a module, compiled for this GPU.
     pub(crate) fn kernel(&self, _: impl Into<Module>, _: &str) -> Result<Kernel, Error> {
         match *self {}
     }
 
-    /// Largest dynamic shared memory of a block of the kernel, in bytes.
     pub(crate) fn shared_memory(&self, _: Kernel) -> Result<u32, Error> {
         match *self {}
     }
 
-    /// Static shared memory of a kernel, in bytes.
     pub(crate) fn own_shared_memory(&self, _: Kernel) -> Result<u32, Error> {
         match *self {}
     }
@@ -229,22 +205,18 @@ impl NoGpu {
         match *self {}
     }
 
-    /// The default queue.
     pub(crate) fn queue(&self) -> &'static Queue {
         match *self {}
     }
 
-    /// Creates a queue.
     pub(crate) fn new_queue(&self) -> Result<Queue, Error> {
         match *self {}
     }
 
-    /// Creates a queue whose work is preferred to that of others.
     pub(crate) fn preferred_queue(&self) -> Result<Queue, Error> {
         match *self {}
     }
 
-    /// Wraps a `CUstream` owned by the caller.
     pub(crate) unsafe fn foreign_queue(&self, _: u64) -> Result<Queue, Error> {
         match *self {}
     }
@@ -263,6 +235,46 @@ pub(crate) struct NoBuffer<T> {
     _elements: PhantomData<T>,
 }
 
+/// A rank of NCCL.
+#[derive(Debug)]
+pub(crate) struct Nccl(Gpu);
+
+impl Nccl {
+    pub(crate) fn is_found() -> bool {
+        false
+    }
+
+    pub(crate) fn new_id() -> Result<[u8; ID_BYTES], Error> {
+        Err(Error::Communication { message: REASON.to_owned() })
+    }
+
+    pub(crate) fn join(
+        gpu: Gpu,
+        _: [usize; 2],
+        _: [u8; ID_BYTES],
+        _: Duration,
+    ) -> Result<Self, Error> {
+        match gpu {}
+    }
+
+    pub(crate) unsafe fn exchange(
+        &self,
+        _: &Queue,
+        _: &[(usize, Range<u64>)],
+        _: &[(usize, Range<u64>)],
+    ) -> Result<(), Error> {
+        match self.0 {}
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.0 {}
+    }
+
+    pub(crate) fn abort(&self, _: &Error) {
+        match self.0 {}
+    }
+}
+
 /// Memory of another process.
 #[derive(Debug)]
 pub(crate) struct MappedMemory(Gpu);
@@ -278,7 +290,6 @@ impl<T: Copy> NoBuffer<T> {
         self.never
     }
 
-    /// Describes the memory to other processes.
     pub(crate) fn shared(&self) -> Result<[u64; SHARED_WORDS], Error> {
         match self.never {}
     }
@@ -299,27 +310,22 @@ impl<T: Copy> NoBuffer<T> {
         match self.never {}
     }
 
-    /// A second handle of the same memory.
     pub(crate) unsafe fn alias<U>(&self) -> Buffer<U> {
         match self.never {}
     }
 
-    /// Returns a handle of some elements, which keeps all of them alive.
     pub(crate) fn part(self: &Arc<Self>, _: Range<usize>) -> Self {
         match self.never {}
     }
 
-    /// Copies `data` in, after everything enqueued on `queue`, and waits.
     pub(crate) fn write(&self, _: &Queue, _: &[T]) -> Result<(), Error> {
         match self.never {}
     }
 
-    /// Copies everything out, after everything enqueued on `queue`, and waits.
     pub(crate) fn read(&self, _: &Queue, _: &mut [T]) -> Result<(), Error> {
         match self.never {}
     }
 
-    /// Copies everything to host memory, after everything enqueued on the default queue of the GPU.
     pub(crate) fn to_vec(&self) -> Result<Vec<T>, Error> {
         match self.never {}
     }
@@ -375,72 +381,58 @@ impl NoQueue {
         self.never
     }
 
-    /// Identifier, unique among living queues.
     pub(crate) fn id(&self) -> u64 {
         match self.never {}
     }
 
-    /// The `CUstream`.
     pub(crate) fn raw(&self) -> u64 {
         match self.never {}
     }
 
-    /// Waits for everything enqueued.
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
         match self.never {}
     }
 
-    /// Enqueues zeroing of memory.
     pub(crate) unsafe fn clear<T: Copy>(&self, _: Ptr<T>, _: usize) -> Result<(), Error> {
         match self.never {}
     }
 
-    /// Enqueues a copy to the GPU.
     pub(crate) unsafe fn copy_in<T: Copy>(&self, _: Ptr<T>, _: &[T]) -> Result<(), Error> {
         match self.never {}
     }
 
-    /// Enqueues a copy from the GPU.
     pub(crate) unsafe fn copy_out<T: Copy>(&self, _: &mut [T], _: Ptr<T>) -> Result<(), Error> {
         match self.never {}
     }
 
-    /// Time of the work enqueued by `work` on the GPU, in seconds.
     pub(crate) fn seconds(&self, _: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         match self.never {}
     }
 
-    /// True if enqueued work is captured into a graph instead of being executed.
     pub(crate) fn is_capturing(&self) -> Result<bool, Error> {
         match self.never {}
     }
 
-    /// Locks the queue against launches of other threads between those of one product.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, ()>, Error> {
         match self.never {}
     }
 
-    /// As [`lock`](Self::lock), for work that is waited for.
     pub(crate) fn lock_to_wait(&self, _: &str) -> Result<MutexGuard<'_, ()>, Error> {
         match self.never {}
     }
 
-    /// True if this thread is capturing a graph with [`Queue::capture`].
     pub(crate) fn records(&self) -> bool {
         match self.never {}
     }
 
-    /// Number of the capture by this thread, if any.
     pub(crate) fn capture_number(&self) -> Option<u64> {
         match self.never {}
     }
 
-    /// Keeps an object alive as long as the graph that is being captured.
     pub(crate) fn keep(&self, _: Arc<dyn Any + Send + Sync>) {
         match self.never {}
     }
 
-    /// Captures the work enqueued by `work` as a graph.
     pub(crate) fn capture(
         &self,
         _: &mut dyn FnMut() -> Result<(), Error>,
@@ -456,7 +448,6 @@ pub(crate) struct NoRecording {
 }
 
 impl NoRecording {
-    /// Enqueues the captured work.
     pub(crate) fn launch(&self, _: &Queue) -> Result<(), Error> {
         match self.never {}
     }
@@ -469,7 +460,6 @@ pub(crate) struct NoKernel {
 }
 
 impl NoKernel {
-    /// Enqueues a launch, or nothing if the grid has no blocks.
     pub(crate) unsafe fn launch(&self, _: &Queue, _: Launch) -> Result<(), Error> {
         match self.never {}
     }

@@ -2,7 +2,7 @@
 
 use super::{RankArgs, Ranked, check_weights, print, settings};
 use crate::console::Console;
-use crate::job::{describe, gathered, link_of};
+use crate::job::{describe, gathered};
 use crate::matrix_arg::MatrixSource;
 use anyhow::Result;
 use sparseop::tuning::stopwatch::timed;
@@ -18,7 +18,7 @@ pub(super) fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> 
     let of_rank = args.choice.rank_device(&*comm, console)?;
     let (part, prepare_seconds) = timed(|| part::<T>(args, &comm, &of_rank));
     let part = part?;
-    let explanation = part.explain(link_of(&of_rank))?;
+    let explanation = part.explain(part.link())?;
     let ranking = part.rank_pages(args.damping, settings(args))?;
     let ranking = Ranking { ranks: gathered(&*comm, &ranking.ranks)?, ..ranking };
     if comm.rank() > 0 {

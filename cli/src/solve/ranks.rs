@@ -4,7 +4,7 @@ use super::method::{ComparedRows, Suitability, needs_positive_definite};
 use super::result::{OpText, SolveResult, print};
 use super::{Name, Preconditioner, SolveArgs, method_of, settings, spinner, suitable};
 use crate::console::Console;
-use crate::job::{describe, gathered, link_of};
+use crate::job::{describe, gathered};
 use crate::matrix_arg::MatrixSource;
 use anyhow::{Result, bail};
 use sparseop::matrix::market;
@@ -33,7 +33,7 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
     }
     let (part, prepare) = timed(|| part::<T>(args, &comm, &device));
     let part = part?;
-    let explanation = part.explain(link_of(&device))?;
+    let explanation = part.explain(part.link())?;
     if is_first {
         console.detail(|| explanation.to_string());
     }

@@ -13,6 +13,7 @@ mod fork;
 mod graph;
 mod launch_gate;
 mod memory;
+mod nccl;
 mod nvrtc;
 mod overlap;
 mod peer_calls;
@@ -30,6 +31,8 @@ pub(crate) use graph::Recording;
 #[cfg(test)]
 pub(crate) use memory::copied_bytes;
 pub(crate) use memory::{Buffer, Pinned};
+pub use nccl::ID_BYTES;
+pub(crate) use nccl::Nccl;
 pub use peer_calls::PeerCall;
 pub(crate) use processes::{MappedMemory, SHARED_WORDS};
 pub(crate) use queue::Queue;

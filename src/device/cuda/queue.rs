@@ -21,6 +21,12 @@ static IDS: Mutex<Ids> = Mutex::new(Ids { next: 0, free: Vec::new(), retired: Ve
 /// for its work.
 const PER_THREAD: u64 = 2;
 
+/// Flags of all streams: none waits for the legacy default stream.
+const FLAGS: u32 = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+
+type PriorityRange = unsafe extern "C" fn(&mut i32, &mut i32) -> u32;
+type CreateStream = unsafe extern "C" fn(&mut sys::CUstream, u32, i32) -> u32;
+
 struct Ids {
     next: u64,
     free: Vec<u64>,
@@ -126,10 +132,25 @@ impl Queue {
 
     /// Creates a stream that does not synchronise with any other. The context of `gpu` is current.
     pub(super) fn create(gpu: Gpu) -> Result<Self, DriverError> {
-        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the function writes the stream.
         let stream = api::value(std::ptr::null_mut(), |stream| unsafe {
-            api::stream_create(stream, flags)
+            api::stream_create(stream, FLAGS)
+        })?;
+        Ok(Self::around(gpu, stream, true))
+    }
+
+    /// As [`create`](Self::create), with the highest priority.
+    fn create_preferred(gpu: Gpu) -> Result<Self, DriverError> {
+        let (ask, create): (PriorityRange, CreateStream) = (
+            api::optional("cuCtxGetStreamPriorityRange")?,
+            api::optional("cuStreamCreateWithPriority")?,
+        );
+        let mut least = 0;
+        // SAFETY: the function writes two numbers.
+        let highest = api::value(0, |highest| api::result(unsafe { ask(&mut least, highest) }))?;
+        let stream = api::value(std::ptr::null_mut(), |stream| {
+            // SAFETY: the function writes the stream.
+            api::result(unsafe { create(stream, FLAGS, highest) })
         })?;
         Ok(Self::around(gpu, stream, true))
     }
@@ -382,6 +403,13 @@ impl Gpu {
     pub(crate) fn new_queue(&self) -> Result<Queue, Error> {
         let _current = self.bind()?;
         Queue::create(*self).attempt(self.ordinal(), || "create a stream".to_owned())
+    }
+
+    /// Creates a queue whose work is preferred to that of others.
+    pub(crate) fn preferred_queue(&self) -> Result<Queue, Error> {
+        let _current = self.bind()?;
+        let created = Queue::create_preferred(*self);
+        created.attempt(self.ordinal(), || "create a stream".to_owned())
     }
 
     /// Wraps a `CUstream` owned by the caller.

@@ -96,11 +96,7 @@ impl GpuPasses {
             .for_each(|memory| queue.keep(memory));
         registers.share().into_iter().for_each(|memory| queue.keep(memory));
         queue.keep(self.code.clone());
-        if let Some(peers) = &self.peers {
-            let (group, table) = peers.sums.memory();
-            queue.keep(group);
-            queue.keep(table);
-        }
+        self.peers.iter().for_each(|peers| peers.sums.keep(queue));
     }
 
     /// Sums of blocks and number of arrivals, for a pass on a queue.
@@ -136,10 +132,11 @@ impl GpuPasses {
                 registers: registers.ptr(),
                 peers: peers.sums.words(),
                 code: self.program(pass.then),
-                shape,
+                shape: peers.first_shape(shape),
             });
             // SAFETY: as below; the group keeps the memory of the sums.
-            return unsafe { peers.dots.launch(queue, launch) };
+            unsafe { peers.dots.launch(queue, launch)? };
+            return peers.conclude::<T>(queue, registers, self.program(pass.then), shape);
         }
         let (partials, arrivals) = self.scratch(queue)?;
         let launch = Launch::new(frame.blocks, BLOCK).with(kernels::vector::Dots {
@@ -189,11 +186,12 @@ impl GpuPasses {
                     registers: registers.ptr(),
                     peers: peers.sums.words(),
                     code: self.program(pass.then),
-                    shape,
+                    shape: peers.first_shape(shape),
                     scales_u: u32::from(pass.scaled),
                 });
             // SAFETY: as below; the group keeps the memory of the sums.
-            return unsafe { peers.combine.launch(queue, launch) };
+            unsafe { peers.combine.launch(queue, launch)? };
+            return peers.conclude::<T>(queue, registers, self.program(pass.then), shape);
         }
         let (partials, arrivals) = match pass.sums[0] {
             Partner::Absent => (Ptr::NULL, Ptr::NULL),
@@ -263,6 +261,38 @@ impl PeerPasses {
         })?;
         Ok(even_grid(sums, self.gpu.multiprocessors() * COMBINE_BLOCKS) as u32)
     }
+
+    /// Shape of a pass that leaves the program to a second one, if there is one.
+    fn first_shape(&self, shape: u64) -> u64 {
+        if self.sums.has_second_pass() { shape & !PROGRAM_LEN } else { shape }
+    }
+
+    /// Enqueues the second pass, if there is one: it adds the sums of all parts and runs the
+    /// program.
+    fn conclude<T: Scalar>(
+        &self,
+        queue: &Queue,
+        registers: &DeviceVec<f64>,
+        code: Ptr<u64>,
+        shape: u64,
+    ) -> Result<(), Error> {
+        let Some(peers) = self.sums.transfer(queue)? else { return Ok(()) };
+        let [a, b, c] = [Ptr::<T>::NULL; 3];
+        let registers = registers.ptr();
+        let pass = kernels::vector::PeerDots {
+            a,
+            b,
+            c,
+            n: 0,
+            vectors16: 0,
+            registers,
+            peers,
+            code,
+            shape,
+        };
+        // SAFETY: the kernel is `vector_peer_dots`; it reads no vector.
+        unsafe { self.dots.launch(queue, Launch::new(1, BLOCK).with(pass)) }
+    }
 }
 
 /// The addresses of vectors, null for absent ones.
@@ -270,7 +300,10 @@ fn addresses<T: Scalar, const N: usize>(vectors: [Option<&DeviceVec<T>>; N]) -> 
     vectors.map(|vector| vector.map_or(Ptr::NULL, DeviceVec::ptr))
 }
 
-/// `Shape` of kernels/vector.cu.
+/// Bits of a shape with the length of the program.
+const PROGRAM_LEN: u64 = 0xFF;
+
+/// `PassShape` of kernels/vector.cu.
 fn shape(then: Program, guarded: bool, backward: bool, sums: [Partner; 2], at: u16) -> u64 {
     let flags = u64::from(guarded) << 8 | u64::from(backward) << 9;
     then.len as u64 | flags | (sums[0] as u64) << 16 | (sums[1] as u64) << 20 | u64::from(at) << 32

@@ -5,5 +5,5 @@
 pub(super) const NEIGHBOUR: usize = 4;
 
 /// Words of the table of sums in front of the addresses of the parts, and words of a part.
-pub(super) const SUMS_HEAD: usize = 10;
+pub(super) const SUMS_HEAD: usize = 11;
 pub(super) const SUMS_PART: usize = 2;

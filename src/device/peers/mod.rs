@@ -1,35 +1,38 @@
-//! Communication among GPUs of a host that access each other's memory.
+//! Communication among GPUs that access each other's memory, or through NCCL.
 //!
 //! Every part of a matrix has a GPU and a host thread of its own, in one process or in a process
 //! for each part, and all threads enqueue the same work. Kernels write to the memory of other GPUs
 //! and wait for their signals, so that the host takes no part: iterations can be captured in
-//! graphs.
+//! graphs. Between hosts kernels write to memory of their GPU, and NCCL transfers it.
 // Without GPU support, code that has a GPU is unreachable.
 #![cfg_attr(not(feature = "cuda"), allow(unreachable_code))]
 
 mod constants;
 mod exchange;
+mod network;
 mod processes;
 mod sums;
 
 pub use super::cuda::PeerCall;
 pub use exchange::{Neighbour, PeerExchange, PeerInbox, RowPlaces, UsedElements};
+pub use network::ID_BYTES;
 pub use processes::{PLACE_WORDS, PeerPlace, free_unmapped, new_group, unmapped_groups};
 pub use sums::{PeerSums, SumsTable};
 
 use super::{Buffer, Device, Gpu, Pinned, Ptr};
 use crate::Error;
+use network::Network;
 use processes::SharedMemory;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// GPUs that access each other's memory, one for each part.
+/// GPUs that exchange elements, one for each part.
 ///
-/// Waits of kernels end with the signal that they wait for, with the time limit, or with
-/// [`end`](Self::end). After one of the latter all waits end at once, and what is computed is
-/// worthless, until the group is [restarted](Self::restart).
+/// Waits of kernels end with the signal or the messages that they wait for, with the time limit, or
+/// with [`end`](Self::end). After one of the latter all waits end at once, and what is computed is
+/// worthless, until the group is [restarted](Self::restart). NCCL cannot be restarted.
 #[derive(Debug)]
 pub struct PeerGroup {
     /// GPUs of the parts in this process: of all, or of one.
@@ -51,8 +54,34 @@ struct GroupMemory {
     words: Mutex<Vec<Arc<Buffer<u32>>>>,
     /// Memory that other parts write to; it lives as long as the group.
     inboxes: Mutex<Vec<Arc<dyn PeerMemory>>>,
-    /// Memory that the processes of the parts share; `None` for parts of one process.
-    processes: Option<SharedMemory>,
+    reach: Reach,
+}
+
+/// Way from the GPU of a part to the others.
+#[derive(Debug)]
+enum Reach {
+    /// They are GPUs of one process, and access each other's memory.
+    Process,
+    /// They are GPUs of processes of one host, which map each other's memory.
+    Host(SharedMemory),
+    /// NCCL transfers messages.
+    Hosts(Network),
+}
+
+impl GroupMemory {
+    /// The word that ends all waits.
+    fn ended(&self) -> &AtomicU32 {
+        // SAFETY: an aligned word that lives as long as `self`; kernels and the host set it alone.
+        unsafe { AtomicU32::from_ptr(self.ended.start()) }
+    }
+
+    /// Memory that the processes of a host share, if there are several.
+    fn shared(&self) -> Option<&SharedMemory> {
+        match &self.reach {
+            Reach::Host(shared) => Some(shared),
+            Reach::Process | Reach::Hosts(_) => None,
+        }
+    }
 }
 
 /// Memory of groups that have ended, until all work with it is done. A wait may fail, and the
@@ -88,9 +117,7 @@ impl PeerGroup {
         };
         let mut gpus: Vec<Gpu> = Vec::new();
         for device in devices {
-            let Device::Cuda(gpu) = device else {
-                return refused(device, "the parts are all on GPUs or all on the CPU".to_owned());
-            };
+            let Device::Cuda(gpu) = device else { return Err(no_gpu(device)) };
             if gpus.contains(gpu) {
                 return refused(device, "two parts cannot share a GPU".to_owned());
             }
@@ -101,11 +128,9 @@ impl PeerGroup {
             }
             gpus.push(*gpu);
         }
-        let Some(first) = gpus.first() else {
-            return refused(&Device::Cpu, "there is no GPU for a part".to_owned());
-        };
+        let Some(first) = gpus.first() else { return Err(no_gpu(&Device::Cpu)) };
         let ended = first.pinned(1)?;
-        Ok(Self::of(gpus, 0..devices.len(), limit, ended, None))
+        Ok(Self::of(gpus, 0..devices.len(), limit, ended, Reach::Process))
     }
 
     /// The group of `parts` parts; this process has those from `first` on.
@@ -114,11 +139,11 @@ impl PeerGroup {
         Range { start: first, end: parts }: Range<usize>,
         limit: Duration,
         ended: Pinned<u32>,
-        processes: Option<SharedMemory>,
+        reach: Reach,
     ) -> Arc<Self> {
         free_ended();
         let (words, inboxes) = (Mutex::default(), Mutex::default());
-        let memory = Arc::new(GroupMemory { gpus: gpus.clone(), ended, words, inboxes, processes });
+        let memory = Arc::new(GroupMemory { gpus: gpus.clone(), ended, words, inboxes, reach });
         Arc::new(Self { gpus, first, parts, limit, memory })
     }
 
@@ -165,6 +190,8 @@ impl PeerGroup {
     ///
     /// [`Error::Communication`].
     pub fn check(&self) -> Result<(), Error> {
+        // Another operator may have noticed that the network fails.
+        self.network().map_or(Ok(()), Network::check)?;
         if self.ended().load(Relaxed) == 0 {
             return Ok(());
         }
@@ -174,8 +201,7 @@ impl PeerGroup {
     }
 
     fn ended(&self) -> &AtomicU32 {
-        // SAFETY: an aligned word that lives as long as `self`; kernels and the host set it alone.
-        unsafe { AtomicU32::from_ptr(self.memory.ended.start()) }
+        self.memory.ended()
     }
 
     /// Address of the word that ends waits, and the time limit in nanoseconds.
@@ -186,9 +212,9 @@ impl PeerGroup {
 
     /// Zeroed memory of a part that other parts access.
     fn zeroed<T: Copy>(&self, rank: usize, len: usize) -> Result<Buffer<T>, Error> {
-        match self.memory.processes {
-            None => self.gpu(rank).zeroed_for(&self.gpus, len),
-            Some(_) => self.gpu(rank).zeroed(len),
+        match self.memory.reach {
+            Reach::Process => self.gpu(rank).zeroed_for(&self.gpus, len),
+            Reach::Host(_) | Reach::Hosts(_) => self.gpu(rank).zeroed(len),
         }
     }
 
@@ -216,6 +242,11 @@ impl Drop for PeerGroup {
         locked(&ENDED).push(self.memory.clone());
         free_ended();
     }
+}
+
+fn no_gpu(device: &Device) -> Error {
+    let reason = "the parts are all on GPUs or all on the CPU".to_owned();
+    Error::DeviceUnavailable { device: device.to_string(), reason }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,6 +1,6 @@
 //! Groups whose parts are processes of one host: each maps memory of the others.
 
-use super::{GroupMemory, PeerGroup, locked};
+use super::{GroupMemory, PeerGroup, Reach, locked, no_gpu};
 use crate::Error;
 use crate::device::cuda::{MappedMemory, SHARED_WORDS};
 use crate::device::{Buffer, Device};
@@ -31,7 +31,7 @@ static UNMAPPED: Mutex<Vec<Arc<GroupMemory>>> = Mutex::new(Vec::new());
 
 /// Ends the use of the memory of other processes by a group that has ended.
 pub(super) fn unmap(memory: Arc<GroupMemory>) {
-    let Some(shared) = &memory.processes else { return };
+    let Some(shared) = memory.shared() else { return };
     locked(&shared.mapped).clear();
     locked(&UNMAPPED).push(memory);
 }
@@ -46,14 +46,14 @@ pub fn new_group() -> u64 {
 /// keeps for the others.
 pub fn unmapped_groups(parts: usize) -> Vec<u64> {
     let unmapped = locked(&UNMAPPED);
-    let shared = unmapped.iter().filter_map(|memory| memory.processes.as_ref());
+    let shared = unmapped.iter().filter_map(|memory| memory.shared());
     shared.filter(|shared| shared.parts == parts).map(|shared| shared.group).collect()
 }
 
 /// Frees the memory of groups that have ended in all their processes.
 pub fn free_unmapped(groups: &[u64]) {
     let is_used = |memory: &Arc<GroupMemory>| {
-        memory.processes.as_ref().is_some_and(|shared| !groups.contains(&shared.group))
+        memory.shared().is_some_and(|shared| !groups.contains(&shared.group))
     };
     // Freed when the lock is released: that may wait for work of the GPU.
     let memory = std::mem::take(&mut *locked(&UNMAPPED));
@@ -89,8 +89,8 @@ impl PeerGroup {
         limit: Duration,
     ) -> Result<Arc<Self>, Error> {
         let Device::Cuda(gpu) = device else { return Err(no_gpu(device)) };
-        let shared = SharedMemory { group, parts, mapped: Mutex::default() };
-        Ok(Self::of(vec![*gpu], rank..parts, limit, gpu.pinned(1)?, Some(shared)))
+        let reach = Reach::Host(SharedMemory { group, parts, mapped: Mutex::default() });
+        Ok(Self::of(vec![*gpu], rank..parts, limit, gpu.pinned(1)?, reach))
     }
 
     /// Place of a little memory of a part in this process, to see if others can map it.
@@ -105,9 +105,9 @@ impl PeerGroup {
     /// Place of memory of a part in this process.
     pub(super) fn place_of<T: Copy>(&self, memory: &Buffer<T>) -> Result<PeerPlace, Error> {
         let mut place = [memory.ptr().address(); PLACE_WORDS];
-        place[1..].copy_from_slice(&match self.memory.processes {
-            None => [0; SHARED_WORDS],
-            Some(_) => memory.shared()?,
+        place[1..].copy_from_slice(&match self.memory.reach {
+            Reach::Host(_) => memory.shared()?,
+            Reach::Process | Reach::Hosts(_) => [0; SHARED_WORDS],
         });
         Ok(place)
     }
@@ -119,7 +119,7 @@ impl PeerGroup {
     ///
     /// [`Error::Gpu`].
     pub fn address(&self, rank: usize, [own, shared @ ..]: PeerPlace) -> Result<u64, Error> {
-        let Some(processes) = &self.memory.processes else { return Ok(own) };
+        let Some(processes) = self.memory.shared() else { return Ok(own) };
         // Empty memory has no address.
         if rank == self.first || own == 0 {
             return Ok(own);
@@ -129,9 +129,4 @@ impl PeerGroup {
         locked(&processes.mapped).push(mapped);
         Ok(address)
     }
-}
-
-fn no_gpu(device: &Device) -> Error {
-    let reason = "the parts of a group are on GPUs".to_owned();
-    Error::DeviceUnavailable { device: device.to_string(), reason }
 }

@@ -1,6 +1,7 @@
 //! Sparse matrices of faer.
 
-use super::{Compressed, ToCsr};
+use super::ToCsr;
+use super::compressed::Compressed;
 use crate::matrix::CsrCow;
 use crate::{Error, Scalar};
 use faer::Index;

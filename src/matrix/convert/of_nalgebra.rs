@@ -1,6 +1,7 @@
 //! Sparse matrices of nalgebra.
 
-use super::{Compressed, ToCsr};
+use super::ToCsr;
+use super::compressed::Compressed;
 use crate::matrix::{self, CsrCow, Triplets};
 use crate::{Error, Scalar};
 use nalgebra_sparse::{CooMatrix, CscMatrix, CsrMatrix};
