@@ -4,6 +4,7 @@ use crate::comm::{Communicator, agree, gather_bytes, sum_words};
 use sparseop::analysis::Analysis;
 use sparseop::formats::csr::CsrPlan;
 use sparseop::formats::jds::{JdsLayout, JdsPlan};
+use sparseop::formats::psell::PsellPlan;
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{
     Device, Error, ErrorKind, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning,
@@ -180,19 +181,26 @@ impl SlicedPlan {
         comm: &dyn Communicator,
         own: Option<Self>,
     ) -> Result<Option<Self>, Error> {
-        let text = own.map_or_else(String::new, |own| format!("{} {}", own.slice_rows, own.plan));
+        let text = own.map_or_else(String::new, |own| own.plan.to_string());
         let all = gather_bytes(comm, text.as_bytes())?;
-        let first = String::from_utf8_lossy(&all[0]);
-        let Some((slice_rows, plan)) = first.split_once(' ') else { return Ok(None) };
-        let plan = agree(comm, plan.parse())?;
-        let slice_rows = slice_rows.parse().unwrap_or(Self::SLICE);
+        if all[0].is_empty() {
+            return Ok(None);
+        }
+        let plan: Plan = agree(comm, String::from_utf8_lossy(&all[0]).parse())?;
+        let Plan::Psell(psell) = &plan else { return Ok(None) };
+        let slice_rows = Self::rows_of_group(psell);
         Ok(Some(Self { plan, slice_rows }))
+    }
+
+    /// Number of rows that have whole slices.
+    fn rows_of_group(plan: &PsellPlan) -> usize {
+        Self::SLICE.max(plan.sigma() as usize)
     }
 
     /// A plan of packed SELL without long rows whose windows are whole in every block.
     fn with(plan: &Plan, longest: usize, block: usize) -> Option<Self> {
         let Plan::Psell(psell) = plan else { return None };
-        let slice_rows = Self::SLICE.max(psell.sigma() as usize);
+        let slice_rows = Self::rows_of_group(psell);
         let whole = psell.sigma() == 1 || slice_rows.is_multiple_of(Self::SLICE);
         let kept = whole && block.is_multiple_of(slice_rows) && longest <= psell.split() as usize;
         kept.then(|| Self { plan: Plan::Psell(psell.with_one_warp()), slice_rows })

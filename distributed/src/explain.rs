@@ -5,10 +5,8 @@ use crate::part::{PartOp, PartSettings};
 use sparseop::{Error, Scalar};
 use std::fmt::{self, Display};
 
-/// Ways of the elements between parts.
+/// Way of the elements between parts on the CPU.
 pub(crate) const HOST_MEMORY: &str = "host memory";
-const PEER_ACCESS: &str = "peer access";
-const NCCL: &str = "NCCL";
 
 /// Time of a message between two parts: `latency + bytes / bandwidth`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -137,8 +135,8 @@ impl PartSettings {
     pub(crate) fn transport(&self) -> &'static str {
         match &self.group {
             None => HOST_MEMORY,
-            Some(group) if group.is_network() => NCCL,
-            Some(_) => PEER_ACCESS,
+            Some(group) if group.is_network() => "NCCL",
+            Some(_) => "peer access",
         }
     }
 }
@@ -146,7 +144,10 @@ impl PartSettings {
 impl<T: Scalar> PartOp<T> {
     /// A link like that between the parts, if they are ranks.
     pub fn link(&self) -> Link {
-        if self.settings.transport() == PEER_ACCESS { Link::NVLINK } else { Link::NETWORK }
+        match &self.settings.group {
+            Some(group) if !group.is_network() => Link::NVLINK,
+            _ => Link::NETWORK,
+        }
     }
 
     /// Explanation of all parts; every rank calls it and receives it.

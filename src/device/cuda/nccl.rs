@@ -32,7 +32,7 @@ struct UniqueId([u8; ID_BYTES]);
 /// `ncclComm_t`.
 type RawComm = *mut c_void;
 
-/// NcclFunctions of the library, as declared in `nccl.h`.
+/// Functions of the library, as declared in `nccl.h`.
 struct NcclFunctions {
     get_id: unsafe extern "C" fn(&mut UniqueId) -> c_int,
     init_rank: unsafe extern "C" fn(&mut RawComm, c_int, UniqueId, c_int) -> c_int,

@@ -156,7 +156,7 @@ impl<T: Scalar> PeerExchange<T> {
             };
             let own = elements.len()..elements.len() + neighbour.elements.len();
             elements.extend_from_slice(&neighbour.elements);
-            let inbox_of_it = match network {
+            let [place, half, flag] = match network {
                 None => [neighbour.place, neighbour.half, neighbour.flag],
                 Some(_) => {
                     let (sent, received) = (bytes(&outbox, own), neighbour.received.clone());
@@ -168,8 +168,7 @@ impl<T: Scalar> PeerExchange<T> {
                     [place, 0, begun.address()]
                 }
             };
-            let words: [u64; NEIGHBOUR] =
-                [elements.len() as u64, inbox_of_it[0], inbox_of_it[1], inbox_of_it[2]];
+            let words: [u64; NEIGHBOUR] = [elements.len() as u64, place, half, flag];
             table.extend(words);
         }
         Ok(Self {

@@ -128,7 +128,9 @@ impl PeerGroup {
             }
             gpus.push(*gpu);
         }
-        let Some(first) = gpus.first() else { return Err(no_gpu(&Device::Cpu)) };
+        let Some(first) = gpus.first() else {
+            return refused(&Device::Cpu, "there is no GPU for a part".to_owned());
+        };
         let ended = first.pinned(1)?;
         Ok(Self::of(gpus, 0..devices.len(), limit, ended, Reach::Process))
     }
