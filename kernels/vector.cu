@@ -222,6 +222,9 @@ struct PeerSums {
     }
 };
 
+// Vectors of 16 bytes in a line of the caches.
+constexpr u64 LINE_VECTORS = 8;
+
 // Elements that are loaded and stored together: 16 bytes.
 template <typename T>
 struct alignas(16) Vector16 {
@@ -237,14 +240,19 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
                                                  PassShare share, Each each) {
     constexpr u32 SIZE = Vector16<T>::SIZE;
     u64 vectors16 = share.vectors16, stride = u64(share.blocks) * BLOCK * LOADS;
-    for (u64 base = u64(share.block) * BLOCK * LOADS + threadIdx.x; base < vectors16; base += stride) {
+    // Backward, warps store whole lines too: the first ones begin past the last vector.
+    u64 span = share.backward ? (vectors16 + LINE_VECTORS - 1) / LINE_VECTORS * LINE_VECTORS : vectors16;
+    for (u64 base = u64(share.block) * BLOCK * LOADS + threadIdx.x; base < span; base += stride) {
         Vector16<T> in[LOADS][INS];
         u64 at[LOADS];
+        bool exists[LOADS];
 #pragma unroll
         for (u32 t = 0; t < LOADS; ++t) {
+            u64 i = base + t * BLOCK;
+            at[t] = share.backward ? span - 1 - i : i;
+            exists[t] = at[t] < vectors16;
             // Vectors past the end repeat the last one.
-            u64 i = min(base + t * BLOCK, vectors16 - 1);
-            at[t] = share.backward ? vectors16 - 1 - i : i;
+            at[t] = min(at[t], vectors16 - 1);
         }
 #pragma unroll
         for (u32 k = 0; k < INS; ++k) {
@@ -259,7 +267,7 @@ __device__ __forceinline__ void for_each_element(const T *const (&from)[INS], T 
         }
 #pragma unroll
         for (u32 t = 0; t < LOADS; ++t) {
-            if (base + t * BLOCK >= vectors16) break;
+            if (!exists[t]) continue;
             Vector16<T> out[OUTS];
 #pragma unroll
             for (u32 e = 0; e < SIZE; ++e) {

@@ -4,7 +4,7 @@ use crate::blocks::block_rows;
 use crate::choice::{RowLengths, SummationOrder};
 use crate::comm::{Communicator, agree, gather_words, reported, sum_words};
 use crate::partition::Partition;
-use crate::rows::RowSet;
+use crate::rows::RowsOf;
 use crate::transpose::EntryArrays;
 use sparseop::analysis::Analysis;
 use sparseop::matrix::{CsrMatrix, CsrView};
@@ -141,9 +141,10 @@ pub(crate) fn predicted_seconds<T: Scalar>(
         place[column + 1] += place[column];
     }
     let used = place[a.ncols()] as usize;
-    let own = RowSet::copy(a, &rows, used, |column| place[column as usize])?;
-    Analysis::check_memory(own.view())?;
-    let (_, seconds) = order.choose(builder, device, &Analysis::of(own.view()), T::KIND)?;
+    let own = RowsOf::new(a, &rows, used, Some(|column| place[column as usize]))?;
+    let own = own.view()?;
+    Analysis::check_memory(own)?;
+    let (_, seconds) = order.choose(builder, device, &Analysis::of(own), T::KIND)?;
     Ok(seconds.unwrap_or(f64::NAN))
 }
 
@@ -197,7 +198,7 @@ mod tests {
             let expected = by_predicted_time(a.view(), count, &builder, &Device::Cpu).unwrap();
             let rows_of = |rank: usize, partition: &Partition| {
                 let rows: Vec<u32> = partition.rows(rank).map(|row| row as u32).collect();
-                RowSet::copy(a.view(), &rows, a.ncols(), |column| column).unwrap()
+                RowsOf::unchanged(a.view(), &rows).unwrap().into_owned().unwrap()
             };
             on_threads(&ranks, ranks.clone(), |rank| {
                 let own = rows_of(rank.rank(), &even);

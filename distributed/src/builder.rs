@@ -12,6 +12,7 @@ use crate::operator::DistributedOp;
 use crate::part::{PartOp, PartSettings};
 use crate::partition::Partition;
 use crate::processes::group_of_ranks;
+use crate::rows::RowsOf;
 use crate::threads::{ThreadRank, on_threads};
 use sparseop::device::peers::PeerGroup;
 use sparseop::matrix::{CsrMatrix, CsrView};
@@ -151,7 +152,7 @@ impl DistributedBuilder {
         let build = |rank: Arc<ThreadRank>| {
             let own = rows_of(a, &partition, rank.rank(), places.as_deref())?;
             let (rows, columns) = (rows.clone(), columns.clone());
-            PartOp::build(rank, &settings, rows, columns, own.view())
+            PartOp::build(rank, &settings, rows, columns, own.view()?)
         };
         let parts = on_threads(&ranks, ranks.clone(), build)?;
         let (row_ptr, link) = (listed(row_ptr.iter().copied())?, self.link);
@@ -235,7 +236,7 @@ impl DistributedBuilder {
         let cut = || {
             let a = a.to_csr()?;
             let partition = Partition::of_rows(a.view().row_ptr(), comm.size())?;
-            let own = rows_of(a.view(), &partition, comm.rank(), None)?;
+            let own = rows_of(a.view(), &partition, comm.rank(), None)?.into_owned()?;
             Ok(((partition, own), self.sliced_plan(&self.rank_device, a.view())?))
         };
         let (rows, sliced) = reported(&*comm, cut())?;
@@ -321,18 +322,19 @@ fn inverse(order: &[u32]) -> Result<Vec<u32>, Error> {
 }
 
 /// Rows of a part, with their columns renumbered by `places`.
-fn rows_of<T: Scalar>(
-    a: CsrView<'_, T>,
+fn rows_of<'a, T: Scalar>(
+    a: CsrView<'a, T>,
     partition: &Partition,
     part: usize,
     places: Option<&[u32]>,
-) -> Result<CsrMatrix<T>, Error> {
+) -> Result<RowsOf<'a, T>, Error> {
     let own = partition.rows(part);
     let rows = match partition.order() {
         None => listed(own.map(|row| row as u32)),
         Some(order) => listed(order[own].iter().copied()),
     }?;
-    crate::rows::RowSet::copy(a, &rows, a.ncols(), |column| {
-        places.map_or(column, |places| places[column as usize])
-    })
+    match places {
+        None => RowsOf::unchanged(a, &rows),
+        Some(places) => RowsOf::new(a, &rows, a.ncols(), Some(|column| places[column as usize])),
+    }
 }

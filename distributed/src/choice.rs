@@ -5,7 +5,7 @@ use sparseop::analysis::Analysis;
 use sparseop::formats::csr::CsrPlan;
 use sparseop::formats::jds::{JdsLayout, JdsPlan};
 use sparseop::formats::psell::PsellPlan;
-use sparseop::matrix::{CsrMatrix, CsrView};
+use sparseop::matrix::CsrView;
 use sparseop::{
     Device, Error, ErrorKind, Plan, Scalar, ScalarKind, SparseOp, SparseOpBuilder, Tuning,
 };
@@ -210,18 +210,18 @@ impl SlicedPlan {
     pub(crate) fn build<T: Scalar>(
         &self,
         builder: &SparseOpBuilder,
-        a: &CsrMatrix<T>,
+        a: CsrView<'_, T>,
     ) -> Result<SparseOp<T>, Error> {
-        builder.clone().deterministic(true).tuning(Tuning::Fixed(self.plan.clone())).build(a)
+        builder.clone().deterministic(true).tuning(Tuning::Fixed(self.plan.clone())).build(&a)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::RowSet;
+    use crate::rows::RowsOf;
     use sparseop::FormatKind;
-    use sparseop::matrix::gallery;
+    use sparseop::matrix::{CsrMatrix, gallery};
 
     #[test]
     fn even_short_rows_are_summed_in_order() {
@@ -247,10 +247,10 @@ mod tests {
         rows: &[u32],
         x: &[T],
     ) -> Option<Vec<u64>> {
-        let a = RowSet::copy(a.view(), rows, a.ncols(), |column| column).unwrap();
+        let a = RowsOf::unchanged(a.view(), rows).unwrap();
         let builder = SparseOpBuilder::new().device(device.clone());
         // Some plans cannot hold some matrices.
-        let op = builder.tuning(Tuning::Fixed(plan.clone())).build(&a).ok()?;
+        let op = builder.tuning(Tuning::Fixed(plan.clone())).build(&a.view().unwrap()).ok()?;
         let mut y = vec![T::ZERO; rows.len()];
         op.apply(x, &mut y).unwrap();
         Some(y.into_iter().map(Scalar::bits).collect())
@@ -323,8 +323,9 @@ mod tests {
         let first = columns().min().copied().unwrap_or(0);
         let end = columns().max().map_or(0, |&last| last + 1).max(first + rows.len() as u32);
         let width = (end - first) as usize;
-        let part = RowSet::copy(a.view(), rows, width, |column| column - first).unwrap();
-        let op = sliced.build(&SparseOpBuilder::new().device(device.clone()), &part).unwrap();
+        let part = RowsOf::new(a.view(), rows, width, Some(|column| column - first)).unwrap();
+        let builder = SparseOpBuilder::new().device(device.clone());
+        let op = sliced.build(&builder, part.view().unwrap()).unwrap();
         let mut own = x[first as usize..x.len().min(end as usize)].to_vec();
         own.resize(width, T::ZERO);
         let mut y = vec![T::ZERO; rows.len()];

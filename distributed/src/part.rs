@@ -4,7 +4,7 @@ use crate::choice::{RowLengths, SlicedPlan, SummationOrder};
 use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported};
 use crate::gpu::{GpuPart, PartRows};
 use crate::halo::Halo;
-use crate::rows::RowSet;
+use crate::rows::{RowSet, RowsOf};
 use crate::sums::TreeSums;
 use sparseop::device::fused::SharedSums;
 use sparseop::device::peers::PeerGroup;
@@ -104,18 +104,22 @@ impl<T: Scalar> PartOp<T> {
             None => halo,
         };
         let builder = settings.builder.clone().device(device.clone());
-        let row_set = |rows: Vec<u32>, ncols, renumber: &dyn Fn(u32) -> u32| {
-            let a = RowSet::copy(a, &rows, ncols, renumber)?;
+        let row_set = |rows: Vec<u32>, a: RowsOf<'_, T>| {
+            let a = a.view()?;
             let op = match (&settings.sliced, order) {
-                (Some(sliced), _) => sliced.build(&builder, &a)?,
-                (None, Some(order)) => order.build(&builder, &device, a.view())?,
+                (Some(sliced), _) => sliced.build(&builder, a)?,
+                (None, Some(order)) => order.build(&builder, &device, a)?,
                 (None, None) => builder.build(&a)?,
             };
             Ok::<_, Error>(RowSet { op, rows })
         };
         let sets = || {
-            let interior = row_set(interior, own.len(), &|column| column - own.start)?;
-            Ok((interior, row_set(boundary, halo.width(), &|column| halo.place(column))?))
+            let shift = (own.start > 0).then_some(|column| column - own.start);
+            let of_interior = RowsOf::new(a, &interior, own.len(), shift)?;
+            let interior = row_set(interior, of_interior)?;
+            let place = |column| halo.place(column);
+            let of_boundary = RowsOf::new(a, &boundary, halo.width(), Some(place))?;
+            Ok((interior, row_set(boundary, of_boundary)?))
         };
         let (interior, boundary) = agree(&*comm, sets())?;
         let mut part = Self {

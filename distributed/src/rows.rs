@@ -2,7 +2,84 @@
 
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{Error, Multivector, Scalar, SparseOp, reserved, try_zeroed};
+use std::borrow::Cow;
 use std::ops::Range;
+
+/// Some rows of a matrix as CSR. Arrays that are not changed are borrowed.
+#[derive(Debug)]
+pub(crate) struct RowsOf<'a, T: Scalar> {
+    ncols: usize,
+    row_ptr: Vec<usize>,
+    columns: Cow<'a, [u32]>,
+    values: Cow<'a, [T]>,
+}
+
+impl<'a, T: Scalar> RowsOf<'a, T> {
+    /// The given rows of a matrix, with `ncols` columns. `renumber` gives the new number of a
+    /// column; without it, columns keep their numbers.
+    pub(crate) fn new<F: Fn(u32) -> u32>(
+        a: CsrView<'a, T>,
+        rows: &[u32],
+        ncols: usize,
+        renumber: Option<F>,
+    ) -> Result<Self, Error> {
+        let mut row_ptr = reserved(rows.len() + 1)?;
+        row_ptr.push(0);
+        row_ptr.extend(rows.iter().scan(0, |end, &row| {
+            *end += a.row_len(row as usize);
+            Some(*end)
+        }));
+        let is_range = rows.is_sorted_by(|one, next| one + 1 == *next);
+        let (columns, values) = match rows.first().filter(|_| is_range) {
+            Some(&first) => {
+                let start = a.row_ptr()[first as usize];
+                let entries = start..start + row_ptr[rows.len()];
+                (Cow::Borrowed(&a.col_idx()[entries.clone()]), Cow::Borrowed(&a.values()[entries]))
+            }
+            None => {
+                let count = row_ptr[rows.len()];
+                let (mut columns, mut values) = (try_zeroed(count)?, try_zeroed(count)?);
+                for (&row, &start) in rows.iter().zip(&row_ptr) {
+                    let (own, numbers) = a.row(row as usize);
+                    columns[start..start + own.len()].copy_from_slice(own);
+                    values[start..start + own.len()].copy_from_slice(numbers);
+                }
+                (Cow::Owned(columns), Cow::Owned(values))
+            }
+        };
+        let columns = match (renumber, columns) {
+            (None, columns) => columns,
+            (Some(renumber), Cow::Borrowed(columns)) => {
+                let mut new = reserved(columns.len())?;
+                new.extend(columns.iter().map(|&column| renumber(column)));
+                Cow::Owned(new)
+            }
+            (Some(renumber), Cow::Owned(mut columns)) => {
+                columns.iter_mut().for_each(|column| *column = renumber(*column));
+                Cow::Owned(columns)
+            }
+        };
+        Ok(Self { ncols, row_ptr, columns, values })
+    }
+
+    /// The given rows with the columns of the matrix.
+    pub(crate) fn unchanged(a: CsrView<'a, T>, rows: &[u32]) -> Result<Self, Error> {
+        Self::new(a, rows, a.ncols(), None::<fn(u32) -> u32>)
+    }
+
+    /// Checks and returns a view.
+    pub(crate) fn view(&self) -> Result<CsrView<'_, T>, Error> {
+        let Self { ncols, row_ptr, columns, values } = self;
+        CsrView::try_new(row_ptr.len() - 1, *ncols, row_ptr, columns, values)
+    }
+
+    /// Checks them, and copies what is borrowed.
+    pub(crate) fn into_owned(self) -> Result<CsrMatrix<T>, Error> {
+        let Self { ncols, row_ptr, columns, values } = self;
+        let (columns, values) = (columns.into_owned(), values.into_owned());
+        CsrMatrix::try_new(row_ptr.len() - 1, ncols, row_ptr, columns, values)
+    }
+}
 
 /// The interior or the boundary rows of a part.
 #[derive(Debug)]
@@ -13,30 +90,6 @@ pub(crate) struct RowSet<T: Scalar> {
 }
 
 impl<T: Scalar> RowSet<T> {
-    /// Copies rows of a matrix; `renumber` gives the new number of a column.
-    pub(crate) fn copy(
-        a: CsrView<'_, T>,
-        rows: &[u32],
-        ncols: usize,
-        renumber: impl Fn(u32) -> u32,
-    ) -> Result<CsrMatrix<T>, Error> {
-        let mut row_ptr = reserved(rows.len() + 1)?;
-        row_ptr.push(0);
-        row_ptr.extend(rows.iter().scan(0, |end, &row| {
-            *end += a.row_len(row as usize);
-            Some(*end)
-        }));
-        let count = row_ptr[rows.len()];
-        let (mut columns, mut values) = (try_zeroed::<u32>(count)?, try_zeroed::<T>(count)?);
-        for (&row, &start) in rows.iter().zip(&row_ptr) {
-            let (own, numbers) = a.row(row as usize);
-            let renumbered = own.iter().map(|&column| renumber(column));
-            columns[start..].iter_mut().zip(renumbered).for_each(|(to, column)| *to = column);
-            values[start..start + numbers.len()].copy_from_slice(numbers);
-        }
-        CsrMatrix::try_new(rows.len(), ncols, row_ptr, columns, values)
-    }
-
     /// The rows, if they are consecutive.
     pub(crate) fn consecutive(&self) -> Option<Range<usize>> {
         let first = self.rows.first().map_or(0, |&first| first as usize);

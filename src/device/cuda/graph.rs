@@ -8,6 +8,11 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
+/// Kernels of a graph keep the priority of the stream from which they were captured, since CUDA
+/// 11.7: messages begin before the blocks of a large product beside them have ended.
+const NODE_PRIORITIES: u64 =
+    sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0 as u64;
+
 impl Queue {
     /// Captures the work enqueued by `work` as a graph. Waits first for everything enqueued
     /// earlier.
@@ -50,7 +55,7 @@ impl Queue {
         let executable = self.call("instantiate a graph", || {
             api::value(ptr::null_mut(), |executable| {
                 // SAFETY: the graph is complete.
-                unsafe { api::graph_instantiate(executable, graph.graph, 0) }
+                unsafe { api::graph_instantiate(executable, graph.graph, NODE_PRIORITIES) }
             })
         })?;
         Ok(Recording { gpu, executable, _kept: kept })
