@@ -111,6 +111,16 @@ impl ChoiceArgs {
         }
     }
 
+    /// Refuses a GPU, for what `command` predicts.
+    pub(super) fn refuse_gpu(&self, command: &str) -> Result<()> {
+        match self.device.0.as_str() {
+            "auto" | "cpu" => Ok(()),
+            named => {
+                anyhow::bail!("{command} predicts ranks on CPUs, not on {named}; omit --device")
+            }
+        }
+    }
+
     /// Settings of the calibration.
     pub(super) fn calibration(&self) -> Calibration {
         let default = Calibration::default();

@@ -17,7 +17,7 @@ const EFFICIENT: f64 = 0.5;
 /// Predicted products on many ranks: parts, messages, and the number of ranks where scaling ends
 ///
 /// The matrix is partitioned for every number of ranks, and messages are counted; nothing is
-/// multiplied. A rank is a machine like that of the profile. Compute time is that of the part with
+/// multiplied. A rank has a CPU like that of the profile. Compute time is that of the part with
 /// the most work. Message time follows from the latency and bandwidth of the link. Messages overlap
 /// with interior rows.
 #[derive(Debug, clap::Args)]
@@ -149,6 +149,7 @@ fn parse_ranks(text: &str) -> Result<RankCounts, String> {
 }
 
 pub(super) fn run(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
+    args.choice.refuse_gpu("plan-distributed")?;
     by_scalar!(args.choice.dtype, plan(args, console))
 }
 

@@ -67,6 +67,14 @@ fn bad_numbers_of_ranks_are_wrong_usage() {
     }
 }
 
+#[test]
+fn ranks_on_gpus_are_not_predicted() {
+    let args = ["plan-distributed", "gallery:small", "--device", "cuda"];
+    let output = sparseop(&args).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ranks on CPUs, not on cuda"));
+}
+
 /// Without MPI every process of a job would solve the same system and write the same file.
 #[cfg(not(feature = "mpi"))]
 #[test]

@@ -1,7 +1,7 @@
 //! The interior or the boundary rows of a part, with an operator of their own.
 
 use sparseop::matrix::{CsrMatrix, CsrView};
-use sparseop::{Error, Multivector, Scalar, SparseOp, reserved, try_zeroed};
+use sparseop::{Error, Multivector, Scalar, SparseOp, listed, reserved, try_zeroed};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -76,7 +76,7 @@ impl<'a, T: Scalar> RowsOf<'a, T> {
     /// Checks them, and copies what is borrowed.
     pub(crate) fn into_owned(self) -> Result<CsrMatrix<T>, Error> {
         let Self { ncols, row_ptr, columns, values } = self;
-        let (columns, values) = (columns.into_owned(), values.into_owned());
+        let (columns, values) = (owned(columns)?, owned(values)?);
         CsrMatrix::try_new(row_ptr.len() - 1, ncols, row_ptr, columns, values)
     }
 }
@@ -133,6 +133,14 @@ impl<T: Scalar> RowSet<T> {
     pub(crate) fn predicted(&self) -> Option<f64> {
         let prediction = self.op.decision().chosen()?.prediction.as_ref()?;
         Some(if self.rows.is_empty() { 0.0 } else { prediction.product() * 1e-9 })
+    }
+}
+
+/// The elements, copied if they are borrowed.
+fn owned<E: Copy>(elements: Cow<'_, [E]>) -> Result<Vec<E>, Error> {
+    match elements {
+        Cow::Owned(elements) => Ok(elements),
+        Cow::Borrowed(elements) => listed(elements.iter().copied()),
     }
 }
 

@@ -103,7 +103,8 @@ impl Stream {
     /// repeatedly. The work does not run now. Waits first for everything enqueued earlier; other
     /// threads cannot enqueue on this stream until the capture ends.
     ///
-    /// The graph owns the memory it uses: operators and vectors may be dropped before it.
+    /// The graph owns the memory it uses: operators and vectors may be dropped before it. Its
+    /// kernels keep the priority of this stream.
     ///
     /// # Errors
     ///

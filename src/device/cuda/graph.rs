@@ -1,6 +1,7 @@
 //! Graphs: work captured from a stream, to be launched repeatedly.
 
 use super::capture::{Recorded, Retained};
+use super::driver::version;
 use super::{Gpu, Queue, api};
 use crate::Error;
 use cudarc::driver::sys;
@@ -8,10 +9,13 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
-/// Kernels of a graph keep the priority of the stream from which they were captured, since CUDA
-/// 11.7: messages begin before the blocks of a large product beside them have ended.
-const NODE_PRIORITIES: u64 =
-    sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0 as u64;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`: kernels of a graph keep the priority of the
+/// stream from which they were captured, so that messages begin before the blocks of a large
+/// product beside them have ended.
+const NODE_PRIORITIES: u64 = 8;
+
+/// Oldest driver interface that has this flag.
+const OLDEST_WITH_PRIORITIES: (i32, i32) = (11, 7);
 
 impl Queue {
     /// Captures the work enqueued by `work` as a graph. Waits first for everything enqueued
@@ -52,10 +56,12 @@ impl Queue {
             Ok(worked) => worked?,
         }
         let graph = graph?;
+        let recent = version().is_ok_and(|version| version >= OLDEST_WITH_PRIORITIES);
+        let flags = if recent { NODE_PRIORITIES } else { 0 };
         let executable = self.call("instantiate a graph", || {
             api::value(ptr::null_mut(), |executable| {
                 // SAFETY: the graph is complete.
-                unsafe { api::graph_instantiate(executable, graph.graph, NODE_PRIORITIES) }
+                unsafe { api::graph_instantiate(executable, graph.graph, flags) }
             })
         })?;
         Ok(Recording { gpu, executable, _kept: kept })
