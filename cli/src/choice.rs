@@ -111,13 +111,13 @@ impl ChoiceArgs {
         }
     }
 
-    /// Refuses a GPU, for what `command` predicts.
-    pub(super) fn refuse_gpu(&self, command: &str) -> Result<()> {
+    /// Refuses a GPU.
+    pub(super) fn refuse_gpu(&self) -> Result<()> {
         match self.device.0.as_str() {
             "auto" | "cpu" => Ok(()),
-            named => {
-                anyhow::bail!("{command} predicts ranks on CPUs, not on {named}; omit --device")
-            }
+            named => anyhow::bail!(
+                "plan-distributed predicts ranks on CPUs, not on {named}; omit --device"
+            ),
         }
     }
 

@@ -149,7 +149,7 @@ fn parse_ranks(text: &str) -> Result<RankCounts, String> {
 }
 
 pub(super) fn run(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
-    args.choice.refuse_gpu("plan-distributed")?;
+    args.choice.refuse_gpu()?;
     by_scalar!(args.choice.dtype, plan(args, console))
 }
 

@@ -47,14 +47,10 @@ impl<'a, T: Scalar> RowsOf<'a, T> {
                 (Cow::Owned(columns), Cow::Owned(values))
             }
         };
-        let columns = match (renumber, columns) {
-            (None, columns) => columns,
-            (Some(renumber), Cow::Borrowed(columns)) => {
-                let mut new = reserved(columns.len())?;
-                new.extend(columns.iter().map(|&column| renumber(column)));
-                Cow::Owned(new)
-            }
-            (Some(renumber), Cow::Owned(mut columns)) => {
+        let columns = match renumber {
+            None => columns,
+            Some(renumber) => {
+                let mut columns = owned(columns)?;
                 columns.iter_mut().for_each(|column| *column = renumber(*column));
                 Cow::Owned(columns)
             }

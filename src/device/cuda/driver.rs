@@ -16,6 +16,11 @@ pub(super) fn version() -> Result<(i32, i32), String> {
     VERSION.get_or_init(probe).clone()
 }
 
+/// True if the driver is usable and has the interface of `oldest` or a later one.
+pub(super) fn is_since(oldest: (i32, i32)) -> bool {
+    version().is_ok_and(|version| version >= oldest)
+}
+
 fn probe() -> Result<(i32, i32), String> {
     // SAFETY: loading the driver's library runs its initialisers, which is its purpose.
     if !unsafe { sys::is_culib_present() } {

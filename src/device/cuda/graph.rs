@@ -1,7 +1,7 @@
 //! Graphs: work captured from a stream, to be launched repeatedly.
 
 use super::capture::{Recorded, Retained};
-use super::driver::version;
+use super::driver::is_since;
 use super::{Gpu, Queue, api};
 use crate::Error;
 use cudarc::driver::sys;
@@ -56,8 +56,7 @@ impl Queue {
             Ok(worked) => worked?,
         }
         let graph = graph?;
-        let recent = version().is_ok_and(|version| version >= OLDEST_WITH_PRIORITIES);
-        let flags = if recent { NODE_PRIORITIES } else { 0 };
+        let flags = if is_since(OLDEST_WITH_PRIORITIES) { NODE_PRIORITIES } else { 0 };
         let executable = self.call("instantiate a graph", || {
             api::value(ptr::null_mut(), |executable| {
                 // SAFETY: the graph is complete.

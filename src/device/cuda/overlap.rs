@@ -6,7 +6,7 @@
 //! See `OVERLAPPING` in `kernels/common.cuh`.
 
 use super::api::{self, DriverError, symbol};
-use super::driver::version;
+use super::driver::is_since;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -52,10 +52,7 @@ type LaunchKernel =
 /// have it.
 fn launcher() -> Option<LaunchKernel> {
     static LAUNCHER: OnceLock<Option<LaunchKernel>> = OnceLock::new();
-    *LAUNCHER.get_or_init(|| {
-        let recent = version().is_ok_and(|version| version >= OLDEST);
-        recent.then(|| symbol("cuLaunchKernelEx")).flatten()
-    })
+    *LAUNCHER.get_or_init(|| is_since(OLDEST).then(|| symbol("cuLaunchKernelEx")).flatten())
 }
 
 /// True if the kernels of machine code or PTX wait for the previous launch and the driver supports
