@@ -111,16 +111,6 @@ impl ChoiceArgs {
         }
     }
 
-    /// Refuses a GPU.
-    pub(super) fn refuse_gpu(&self) -> Result<()> {
-        match self.device.0.as_str() {
-            "auto" | "cpu" => Ok(()),
-            named => anyhow::bail!(
-                "plan-distributed predicts ranks on CPUs, not on {named}; omit --device"
-            ),
-        }
-    }
-
     /// Settings of the calibration.
     pub(super) fn calibration(&self) -> Calibration {
         let default = Calibration::default();

@@ -5,7 +5,7 @@ use super::console::{Console, Right, duration, percent, table};
 use super::matrix_arg::{MatrixSource, parser};
 use anyhow::Result;
 use serde::Serialize;
-use sparseop::{Scalar, ScalarKind};
+use sparseop::{Device, Scalar, ScalarKind};
 use sparseop_distributed::{Link, ScalingStep, simulate};
 
 /// Largest number of ranks.
@@ -17,15 +17,16 @@ const EFFICIENT: f64 = 0.5;
 /// Predicted products on many ranks: parts, messages, and the number of ranks where scaling ends
 ///
 /// The matrix is partitioned for every number of ranks, and messages are counted; nothing is
-/// multiplied. A rank has a CPU like that of the profile. Compute time is that of the part with
-/// the most work. Message time follows from the latency and bandwidth of the link. Messages overlap
-/// with interior rows.
+/// multiplied. A rank has a CPU like this one, or a GPU like that of `--device`. Compute time is
+/// that of the part with the most work. Message time follows from the latency and bandwidth of the
+/// link. Messages overlap with interior rows, on GPUs if these have a million entries.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sparseop plan-distributed cant.mtx --ranks 1..4096         powers of two
   sparseop plan-distributed cant.mtx --ranks 1,4,12 --json   these numbers, as JSON
-  sparseop plan-distributed gallery:poisson3d,n=100 --latency 1.5 --bandwidth 25")]
+  sparseop plan-distributed gallery:poisson3d,n=100 --latency 1.5 --bandwidth 25
+  sparseop plan-distributed gallery:poisson3d,n=160 --device cuda --ranks 1..8")]
 pub(super) struct PlanDistributedArgs {
     /// A Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_parser = parser())]
@@ -33,14 +34,13 @@ pub(super) struct PlanDistributedArgs {
     /// Numbers of ranks: N,M,... or N..M, the powers of two from N to M and M itself
     #[arg(long, value_name = "RANKS", default_value = "1..64", value_parser = parse_ranks)]
     ranks: RankCounts,
-    /// Time of an empty message between two ranks, in microseconds
-    #[arg(long, value_name = "US", default_value_t = Link::NETWORK.latency * 1e6)]
-    #[arg(value_parser = parse_positive)]
-    latency: f64,
-    /// Bandwidth of the link of a rank, in GB/s
-    #[arg(long, value_name = "GBPS", default_value_t = Link::NETWORK.bandwidth * 1e-9)]
-    #[arg(value_parser = parse_positive)]
-    bandwidth: f64,
+    /// Time of an empty message between two ranks, in microseconds; the default is that of a
+    /// network, or of NVLink between GPUs
+    #[arg(long, value_name = "US", value_parser = parse_positive)]
+    latency: Option<f64>,
+    /// Bandwidth of the link of a rank, in GB/s; default as above
+    #[arg(long, value_name = "GBPS", value_parser = parse_positive)]
+    bandwidth: Option<f64>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -60,6 +60,7 @@ struct Simulated {
     ncols: usize,
     nnz: usize,
     dtype: ScalarKind,
+    device: String,
     latency_us: f64,
     bandwidth_gbps: f64,
     product: Option<ScalingEnd>,
@@ -149,15 +150,20 @@ fn parse_ranks(text: &str) -> Result<RankCounts, String> {
 }
 
 pub(super) fn run(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
-    args.choice.refuse_gpu()?;
     by_scalar!(args.choice.dtype, plan(args, console))
 }
 
 fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
     let a = args.matrix.load::<T>(console)?;
-    let (latency, bandwidth) = (args.latency * 1e-6, args.bandwidth * 1e9);
-    let link = Link { latency, bandwidth, at_once: false };
-    let steps = simulate(a.view(), &args.ranks.0, &args.choice.builder()?, link)?;
+    let (device, builder) = (args.choice.device()?, args.choice.builder()?);
+    let usual = if device == Device::Cpu { Link::NETWORK } else { Link::NVLINK };
+    let link = Link {
+        latency: args.latency.map_or(usual.latency, |us| us * 1e-6),
+        bandwidth: args.bandwidth.map_or(usual.bandwidth, |gbps| gbps * 1e9),
+        ..usual
+    };
+    let (latency_us, bandwidth_gbps) = (link.latency * 1e6, link.bandwidth * 1e-9);
+    let steps = simulate(a.view(), &args.ranks.0, &builder, &device, link)?;
     let product = ScalingEnd::of(&steps, |step| step.product_seconds);
     let iteration = ScalingEnd::of(&steps, ScalingStep::iteration_seconds);
     if args.json {
@@ -167,8 +173,9 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
             ncols: a.ncols(),
             nnz: a.nnz(),
             dtype: T::KIND,
-            latency_us: args.latency,
-            bandwidth_gbps: args.bandwidth,
+            device: device.spec().name,
+            latency_us,
+            bandwidth_gbps,
             product,
             iteration,
             ranks: steps.iter().map(SimulatedStep::of).collect(),
@@ -225,9 +232,9 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
         );
     }
     console.note(&format!(
-        "messages take {} µs + bytes / {} GB/s; rows, entries, halo bytes and neighbours are the \
-         largest of a part",
-        args.latency, args.bandwidth
+        "ranks on {}; messages take {latency_us} µs + bytes / {bandwidth_gbps} GB/s; rows, \
+         entries, halo bytes and neighbours are the largest of a part",
+        device.spec().name,
     ));
     console.print(&text)
 }

@@ -16,10 +16,12 @@ use sparseop_solvers::{Method, Settings, SolverBuilder, SystemOperator};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Largest number of iterations of a run, entries of all its iterations, and products of a run.
+/// Largest number of iterations of a run, entries of all its iterations, products of a run, and of a
+/// graph.
 const ITERATIONS: usize = 1024;
 const ENTRIES: u64 = 1 << 38;
 const PRODUCTS: usize = 64;
+const IN_GRAPH: usize = 16;
 
 /// Longest wait of a part for another one.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -60,9 +62,10 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Microseconds of a product and of an iteration of conjugate gradients.
+/// Microseconds of a product, launched by itself and in a graph of several, and of an iteration of
+/// conjugate gradients.
 struct Times {
-    product: f64,
+    products: [f64; 2],
     iteration: f64,
 }
 
@@ -73,14 +76,22 @@ impl Times {
             let efficiency = base / own / share * 100.0;
             format!("{own:.1} µs ({efficiency:.0} %)")
         };
-        let product = of(base.product, self.product);
-        println!("product {product}, iteration {}", of(base.iteration, self.iteration));
+        let [product, in_graph] = [0, 1].map(|at| of(base.products[at], self.products[at]));
+        let iteration = of(base.iteration, self.iteration);
+        println!("product {product}, in a graph {in_graph}, iteration {iteration}");
     }
 }
 
 /// The least of several runs.
-fn least(mut run: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {
-    (0..RUNS).try_fold(f64::INFINITY, |least, _| Ok(least.min(run()?)))
+fn least<const N: usize>(
+    mut run: impl FnMut() -> Result<[f64; N], Error>,
+) -> Result<[f64; N], Error> {
+    (0..RUNS).try_fold([f64::INFINITY; N], |least, _| Ok(pairs(least, run()?, f64::min)))
+}
+
+/// A function of the elements of two arrays.
+fn pairs<const N: usize>(a: [f64; N], b: [f64; N], of: impl Fn(f64, f64) -> f64) -> [f64; N] {
+    std::array::from_fn(|at| of(a[at], b[at]))
 }
 
 /// Settings that no residual satisfies: every run has all iterations. Large systems have fewer.
@@ -94,17 +105,17 @@ fn settings(entries: u64) -> Settings {
 fn one_operator(a: &CsrMatrix<f64>, solved: bool) -> Result<Times, Error> {
     let op = SparseOp::auto(a)?;
     let barrier = Barrier::new(1);
-    let product = least(|| products(&op, a.ncols(), a.nrows(), &barrier))?;
-    let iteration = match solved {
-        false => f64::NAN,
+    let products = least(|| products(&op, a.ncols(), a.nrows(), &barrier))?;
+    let [iteration] = match solved {
+        false => [f64::NAN],
         true => least(|| {
             let mut solver =
                 SolverBuilder::new(Method::Cg).settings(settings(a.nnz() as u64)).build(&op)?;
             let report = solver.solve(&vec![1.0; a.nrows()], &mut vec![0.0; a.ncols()])?;
-            Ok(report.seconds / report.iterations.max(1) as f64 * 1e6)
+            Ok([report.seconds / report.iterations.max(1) as f64 * 1e6])
         })?,
     };
-    let times = Times { product, iteration };
+    let times = Times { products, iteration };
     print!("one operator, {}: ", op.plan());
     times.print(&times, 1.0);
     Ok(times)
@@ -117,50 +128,70 @@ fn several_parts(
     solution: &mut Option<Vec<f64>>,
 ) -> Result<Times, Error> {
     let barrier = Barrier::new(op.parts().len());
-    let product = least(|| {
+    let products = least(|| {
         std::thread::scope(|scope| {
             let barrier = &barrier;
             let run = |part| scope.spawn(move || own_products(part, barrier));
             let threads: Vec<_> = op.parts().iter().map(run).collect();
-            let times = threads.into_iter().map(|thread| thread.join().expect("no panic"));
-            times.collect::<Result<Vec<f64>, Error>>().map(|t| t.into_iter().fold(0.0, f64::max))
+            let mut times = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            times.try_fold([0.0; 2], |most, times| Ok(pairs(most, times?, f64::max)))
         })
     })?;
-    let iteration = match solved {
-        false => f64::NAN,
+    let [iteration] = match solved {
+        false => [f64::NAN],
         true => least(|| {
             let mut x = vec![0.0; op.ncols()];
             let b = vec![1.0; op.nrows()];
             let report = op.solve(Method::Cg, settings(op.nnz()), false, &b, &mut x)?;
             assert!(*solution.get_or_insert(x.clone()) == x, "the bits of one part");
-            Ok(report.seconds / report.iterations.max(1) as f64 * 1e6)
+            Ok([report.seconds / report.iterations.max(1) as f64 * 1e6])
         })?,
     };
-    Ok(Times { product, iteration })
+    Ok(Times { products, iteration })
 }
 
-/// Microseconds of a product of the rows of a part, while the other parts multiply theirs.
-fn own_products(part: &sparseop_distributed::PartOp<f64>, barrier: &Barrier) -> Result<f64, Error> {
+/// As [`products`], of a part while the other parts multiply their rows.
+fn own_products(
+    part: &sparseop_distributed::PartOp<f64>,
+    barrier: &Barrier,
+) -> Result<[f64; 2], Error> {
     products(part, part.own_columns().len(), part.own_rows().len(), barrier)
 }
 
-/// Microseconds of a product, from the beginning of the first to the end of the last.
+/// Microseconds of a product, from the beginning of the first to the end of the last: of products
+/// launched one by one, and in graphs of several.
 fn products(
     op: &impl SystemOperator<f64>,
     columns: usize,
     rows: usize,
     barrier: &Barrier,
-) -> Result<f64, Error> {
+) -> Result<[f64; 2], Error> {
     let device = op.device().clone();
     let (stream, x) = (Stream::new(&device)?, DeviceVec::from_slice(&device, &vec![1.0; columns])?);
     let mut y = DeviceVec::zeros(&device, rows)?;
-    op.apply_device(&stream, &x, &mut y)?;
+    let mut multiply = || op.apply_device(&stream, &x, &mut y);
+    multiply()?;
+    let launched = timed(&stream, barrier, PRODUCTS, &mut multiply)?;
+    if device == Device::Cpu {
+        return Ok([launched; 2]);
+    }
+    let graph = stream.capture(&mut || (0..IN_GRAPH).try_for_each(|_| multiply()))?;
+    graph.launch(&stream)?;
+    let graphs = timed(&stream, barrier, PRODUCTS / IN_GRAPH, &mut || graph.launch(&stream))?;
+    Ok([launched, graphs / IN_GRAPH as f64])
+}
+
+/// Microseconds of one of `count` enqueued pieces of work.
+fn timed(
+    stream: &Stream,
+    barrier: &Barrier,
+    count: usize,
+    work: &mut dyn FnMut() -> Result<(), Error>,
+) -> Result<f64, Error> {
     stream.synchronize()?;
     barrier.wait();
     let begin = Instant::now();
-    for _ in 0..PRODUCTS {
-        op.apply_device(&stream, &x, &mut y)?;
-    }
+    (0..count).try_for_each(|_| work())?;
     stream.synchronize()?;
-    Ok(begin.elapsed().as_secs_f64() * 1e6 / PRODUCTS as f64)
+    Ok(begin.elapsed().as_secs_f64() * 1e6 / count as f64)
 }

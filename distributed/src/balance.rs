@@ -1,10 +1,10 @@
 //! Partitions into parts of equal predicted time.
 
 use crate::blocks::block_rows;
-use crate::choice::{RowLengths, SummationOrder};
+use crate::choice::{RowLengths, SlicedPlan, SummationOrder};
 use crate::comm::{Communicator, agree, gather_words, reported, sum_words};
 use crate::partition::Partition;
-use crate::rows::RowsOf;
+use crate::rows::RowSelection;
 use crate::transpose::EntryArrays;
 use sparseop::analysis::Analysis;
 use sparseop::matrix::{CsrMatrix, CsrView};
@@ -37,8 +37,9 @@ pub(crate) fn by_predicted_time<T: Scalar>(
 ) -> Result<Partition, Error> {
     let (nrows, row_ptr) = (a.nrows(), a.row_ptr());
     let order = SummationOrder::of(RowLengths::of(row_ptr), device);
+    let times = RowTimes { builder, device, order, sliced: None };
     let even = Partition::of_rows(row_ptr, parts)?;
-    let of = |part| predicted_seconds(a, even.rows(part), order, builder, device);
+    let of = |part| times.of_range(a, even.rows(part));
     let seconds = (0..parts).map(of);
     let Some(units) = units(&seconds.collect::<Result<Vec<f64>, Error>>()?) else {
         return Ok(even);
@@ -62,7 +63,8 @@ pub(crate) fn rows_by_predicted_time<T: Scalar>(
 ) -> Result<(Partition, CsrMatrix<T>), Error> {
     let (rank, ranks) = (comm.rank(), comm.size());
     let order = SummationOrder::of(RowLengths::of_ranks(comm, own.row_ptr())?, device);
-    let seconds = predicted_seconds(own.view(), 0..own.nrows(), order, builder, device);
+    let times = RowTimes { builder, device, order, sliced: None };
+    let seconds = times.of_range(own.view(), 0..own.nrows());
     let seconds = gather_words(comm, &[agree(comm, seconds)?.to_bits()])?;
     let seconds: Vec<f64> = seconds.iter().map(|bits| f64::from_bits(bits[0])).collect();
     let Some(units) = units(&seconds) else { return Ok((even, own)) };
@@ -120,32 +122,46 @@ fn divide(units: f64, row_ptr: &[usize], first: usize, nrows: usize, work: &mut 
     }
 }
 
-/// Predicted seconds of the products of some rows, NaN if the profile does not predict them.
-pub(crate) fn predicted_seconds<T: Scalar>(
-    a: CsrView<'_, T>,
-    rows: Range<usize>,
-    order: SummationOrder,
-    builder: &SparseOpBuilder,
-    device: &Device,
-) -> Result<f64, Error> {
-    if rows.is_empty() {
-        return Ok(0.0);
+/// Predicted times of the rows of parts.
+#[derive(Clone, Copy)]
+pub(crate) struct RowTimes<'a> {
+    pub(crate) builder: &'a SparseOpBuilder,
+    pub(crate) device: &'a Device,
+    pub(crate) order: SummationOrder,
+    /// Plan of all rows, if it is not chosen for them.
+    pub(crate) sliced: Option<&'a SlicedPlan>,
+}
+
+impl RowTimes<'_> {
+    /// Predicted seconds of the product of some rows, NaN if the profile does not predict them.
+    pub(crate) fn of<T: Scalar>(self, a: CsrView<'_, T>, rows: &[u32]) -> Result<f64, Error> {
+        if rows.is_empty() {
+            return Ok(0.0);
+        }
+        // The elements of x that the rows use.
+        let mut place = filled(a.ncols() + 1, 0u32)?;
+        for &row in rows {
+            a.row(row as usize).0.iter().for_each(|&column| place[column as usize + 1] = 1);
+        }
+        for column in 0..a.ncols() {
+            place[column + 1] += place[column];
+        }
+        let used = place[a.ncols()] as usize;
+        let own = RowSelection::new(a, rows, used, Some(|column| place[column as usize]))?;
+        let own = own.view()?;
+        Analysis::check_memory(own)?;
+        let (analysis, Self { builder, device, order, sliced }) = (Analysis::of(own), self);
+        let seconds = match sliced {
+            Some(sliced) => sliced.predicted(builder, device, &analysis, T::KIND)?,
+            None => order.choose(builder, device, &analysis, T::KIND)?.1,
+        };
+        Ok(seconds.unwrap_or(f64::NAN))
     }
-    let rows = listed(rows.map(|row| row as u32))?;
-    // The elements of x that the rows use.
-    let mut place = filled(a.ncols() + 1, 0u32)?;
-    for &row in &rows {
-        a.row(row as usize).0.iter().for_each(|&column| place[column as usize + 1] = 1);
+
+    /// As [`of`](Self::of), of consecutive rows.
+    fn of_range<T: Scalar>(self, a: CsrView<'_, T>, rows: Range<usize>) -> Result<f64, Error> {
+        self.of(a, &listed(rows.map(|row| row as u32))?)
     }
-    for column in 0..a.ncols() {
-        place[column + 1] += place[column];
-    }
-    let used = place[a.ncols()] as usize;
-    let own = RowsOf::new(a, &rows, used, Some(|column| place[column as usize]))?;
-    let own = own.view()?;
-    Analysis::check_memory(own)?;
-    let (_, seconds) = order.choose(builder, device, &Analysis::of(own), T::KIND)?;
-    Ok(seconds.unwrap_or(f64::NAN))
 }
 
 #[cfg(test)]
@@ -173,11 +189,9 @@ mod tests {
         let timed = by_predicted_time(a.view(), 2, &builder, &Device::Cpu).unwrap();
         let even = Partition::of_rows(a.row_ptr(), 2).unwrap();
         let order = SummationOrder::of(RowLengths::of(a.row_ptr()), &Device::Cpu);
+        let times = RowTimes { builder: &builder, device: &Device::Cpu, order, sliced: None };
         let slowest = |partition: &Partition| {
-            let seconds = |part| {
-                predicted_seconds(a.view(), partition.rows(part), order, &builder, &Device::Cpu)
-                    .unwrap()
-            };
+            let seconds = |part| times.of_range(a.view(), partition.rows(part)).unwrap();
             f64::max(seconds(0), seconds(1))
         };
         assert!(slowest(&timed) <= slowest(&even), "{timed:?}");
@@ -198,7 +212,7 @@ mod tests {
             let expected = by_predicted_time(a.view(), count, &builder, &Device::Cpu).unwrap();
             let rows_of = |rank: usize, partition: &Partition| {
                 let rows: Vec<u32> = partition.rows(rank).map(|row| row as u32).collect();
-                RowsOf::unchanged(a.view(), &rows).unwrap().into_owned().unwrap()
+                RowSelection::unchanged(a.view(), &rows).unwrap().into_owned().unwrap()
             };
             on_threads(&ranks, ranks.clone(), |rank| {
                 let own = rows_of(rank.rank(), &even);

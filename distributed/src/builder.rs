@@ -12,7 +12,7 @@ use crate::operator::DistributedOp;
 use crate::part::{PartOp, PartSettings};
 use crate::partition::Partition;
 use crate::processes::group_of_ranks;
-use crate::rows::RowsOf;
+use crate::rows::RowSelection;
 use crate::threads::{ThreadRank, on_threads};
 use sparseop::device::peers::PeerGroup;
 use sparseop::matrix::{CsrMatrix, CsrView};
@@ -327,14 +327,16 @@ fn rows_of<'a, T: Scalar>(
     partition: &Partition,
     part: usize,
     places: Option<&[u32]>,
-) -> Result<RowsOf<'a, T>, Error> {
+) -> Result<RowSelection<'a, T>, Error> {
     let own = partition.rows(part);
     let rows = match partition.order() {
         None => listed(own.map(|row| row as u32)),
         Some(order) => listed(order[own].iter().copied()),
     }?;
     match places {
-        None => RowsOf::unchanged(a, &rows),
-        Some(places) => RowsOf::new(a, &rows, a.ncols(), Some(|column| places[column as usize])),
+        None => RowSelection::unchanged(a, &rows),
+        Some(places) => {
+            RowSelection::new(a, &rows, a.ncols(), Some(|column| places[column as usize]))
+        }
     }
 }

@@ -212,14 +212,31 @@ impl SlicedPlan {
         builder: &SparseOpBuilder,
         a: CsrView<'_, T>,
     ) -> Result<SparseOp<T>, Error> {
-        builder.clone().deterministic(true).tuning(Tuning::Fixed(self.plan.clone())).build(&a)
+        self.fixed(builder).build(&a)
+    }
+
+    /// Predicted seconds of a product with this plan. `None` if the profile does not predict it.
+    pub(crate) fn predicted(
+        &self,
+        builder: &SparseOpBuilder,
+        device: &Device,
+        analysis: &Analysis,
+        scalar: ScalarKind,
+    ) -> Result<Option<f64>, Error> {
+        let decision = self.fixed(builder).device(device.clone()).decide(analysis, scalar)?;
+        let prediction = decision.chosen().and_then(|chosen| chosen.prediction.as_ref());
+        Ok(prediction.map(|prediction| prediction.product() * 1e-9))
+    }
+
+    fn fixed(&self, builder: &SparseOpBuilder) -> SparseOpBuilder {
+        builder.clone().deterministic(true).tuning(Tuning::Fixed(self.plan.clone()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::RowsOf;
+    use crate::rows::RowSelection;
     use sparseop::FormatKind;
     use sparseop::matrix::{CsrMatrix, gallery};
 
@@ -247,7 +264,7 @@ mod tests {
         rows: &[u32],
         x: &[T],
     ) -> Option<Vec<u64>> {
-        let a = RowsOf::unchanged(a.view(), rows).unwrap();
+        let a = RowSelection::unchanged(a.view(), rows).unwrap();
         let builder = SparseOpBuilder::new().device(device.clone());
         // Some plans cannot hold some matrices.
         let op = builder.tuning(Tuning::Fixed(plan.clone())).build(&a.view().unwrap()).ok()?;
@@ -323,7 +340,7 @@ mod tests {
         let first = columns().min().copied().unwrap_or(0);
         let end = columns().max().map_or(0, |&last| last + 1).max(first + rows.len() as u32);
         let width = (end - first) as usize;
-        let part = RowsOf::new(a.view(), rows, width, Some(|column| column - first)).unwrap();
+        let part = RowSelection::new(a.view(), rows, width, Some(|column| column - first)).unwrap();
         let builder = SparseOpBuilder::new().device(device.clone());
         let op = sliced.build(&builder, part.view().unwrap()).unwrap();
         let mut own = x[first as usize..x.len().min(end as usize)].to_vec();

@@ -1,6 +1,7 @@
 //! Explanation of a distributed operator.
 
 use crate::comm::{Communicator, gather_bytes, gather_words};
+use crate::gpu::overlaps;
 use crate::part::{PartOp, PartSettings};
 use sparseop::{Error, Scalar};
 use std::fmt::{self, Display};
@@ -37,11 +38,31 @@ impl Link {
     pub(crate) fn exchange(self, neighbours: usize, bytes: u64) -> f64 {
         self.seconds(if self.at_once { neighbours.min(1) } else { neighbours }, bytes)
     }
+
+    /// Seconds of a sum over all parts: messages along a tree, or one to every part at once.
+    pub(crate) fn sum(self, parts: usize) -> f64 {
+        let steps = parts.next_power_of_two().trailing_zeros();
+        match self.at_once {
+            true => self.latency * SUM_LATENCY * f64::from(steps.min(1)),
+            false => self.latency * f64::from(steps),
+        }
+    }
 }
 
-/// Seconds of a product: interior rows and messages at the same time, then boundary rows.
-pub(crate) fn product_seconds([interior, boundary]: [f64; 2], messages: f64) -> f64 {
-    boundary + interior.max(messages)
+/// Share of the latency of a message that a sum takes whose kernels send to all parts.
+const SUM_LATENCY: f64 = 0.25;
+
+/// Seconds of a product: interior rows and messages, at the same time if they overlap, then
+/// boundary rows.
+pub(crate) fn product_seconds([interior, boundary]: [f64; 2], messages: f64, overlap: bool) -> f64 {
+    boundary + if overlap { interior.max(messages) } else { interior + messages }
+}
+
+/// The largest of some parts over their mean; 1 if all are empty.
+pub(crate) fn imbalance(work: impl ExactSizeIterator<Item = u64>) -> f64 {
+    let parts = work.len() as f64;
+    let (total, most) = work.fold((0, 0), |(total, most), work| (total + work, work.max(most)));
+    if total == 0 { 1.0 } else { most as f64 * parts / total as f64 }
 }
 
 /// Figures of one part of a distributed operator.
@@ -60,6 +81,8 @@ pub struct PartSummary {
     pub sent_bytes: u64,
     /// Parts that it sends to or receives from.
     pub neighbours: u64,
+    /// True if interior rows are multiplied while the parts exchange elements.
+    pub overlap: bool,
     /// Predicted seconds of the products of the interior and of the boundary rows; NaN if the
     /// profile does not predict them.
     pub seconds: [f64; 2],
@@ -78,6 +101,7 @@ impl PartSummary {
             halo_bytes: (part.halo.received() * bytes) as u64,
             sent_bytes: (part.halo.sent() * bytes) as u64,
             neighbours: part.halo.neighbours().len() as u64,
+            overlap: overlaps(&part.settings.device(part.rank()), part.interior.op.nnz()),
             seconds: sets.map(|set| set.predicted().unwrap_or(f64::NAN)),
             plans: sets.map(|set| match set.rows.is_empty() {
                 true => String::new(),
@@ -96,6 +120,7 @@ impl PartSummary {
             self.halo_bytes,
             self.sent_bytes,
             self.neighbours,
+            u64::from(self.overlap),
             interior,
             boundary,
         ];
@@ -111,7 +136,8 @@ impl PartSummary {
                 halo_bytes: words[3],
                 sent_bytes: words[4],
                 neighbours: words[5],
-                seconds: [words[6], words[7]].map(f64::from_bits),
+                overlap: words[6] != 0,
+                seconds: [words[7], words[8]].map(f64::from_bits),
                 plans: [interior.to_owned(), boundary.to_owned()],
             }
         });
@@ -123,10 +149,10 @@ impl PartSummary {
         link.exchange(self.neighbours as usize, self.halo_bytes.max(self.sent_bytes))
     }
 
-    /// Predicted seconds of a product: interior rows and messages at the same time, then boundary
-    /// rows.
+    /// Predicted seconds of a product: interior rows and messages, at the same time if they
+    /// [overlap](Self::overlap), then boundary rows.
     pub fn product_seconds(&self, link: Link) -> f64 {
-        product_seconds(self.seconds, self.exchange_seconds(link))
+        product_seconds(self.seconds, self.exchange_seconds(link), self.overlap)
     }
 }
 
@@ -185,13 +211,9 @@ impl DistributedExplanation {
         Self { shape, parts, link, transport }
     }
 
-    /// Imbalance: entries of the largest part over the mean. 1 without entries.
+    /// Imbalance: work of the largest part, entries and rows, over the mean. 1 without rows.
     pub fn imbalance(&self) -> f64 {
-        let (total, most) = self
-            .parts
-            .iter()
-            .fold((0, 0), |(total, most), part| (total + part.nnz, part.nnz.max(most)));
-        if total == 0 { 1.0 } else { (most * self.parts.len() as u64) as f64 / total as f64 }
+        imbalance(self.parts.iter().map(|part| part.nnz + part.rows))
     }
 
     /// Predicted seconds of a product: those of the slowest part.

@@ -132,7 +132,7 @@ fn little_memory_at_one_part_is_an_error_at_all() {
         let builder = SparseOpBuilder::new().memory_limit(limit);
         let settings = PartSettings::new(builder);
         let own: Vec<u32> = (0..200).map(|row| row + 200 * rank.rank() as u32).collect();
-        let own = crate::rows::RowsOf::unchanged(a.view(), &own)?;
+        let own = crate::rows::RowSelection::unchanged(a.view(), &own)?;
         let (rows, columns) = (offsets.clone(), offsets.clone());
         PartOp::build(rank.clone(), &settings, rows, columns, own.view()?).map(|_| ())
     });

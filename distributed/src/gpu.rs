@@ -17,6 +17,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// stream.
 const LONG_INTERIOR: u64 = 1_000_000;
 
+/// True if a part multiplies its interior rows while the parts exchange elements, false if before
+/// or after that.
+pub(crate) fn overlaps(device: &Device, interior_entries: u64) -> bool {
+    *device == Device::Cpu || interior_entries >= LONG_INTERIOR
+}
+
 /// Rows of a part and their messages.
 #[derive(Clone, Copy)]
 pub(crate) struct PartRows<'a, T: Scalar> {
@@ -67,8 +73,8 @@ impl<T: Scalar> GpuPart<T> {
                 None => RowPlaces::new(&device, &set.rows).map(Some),
             };
             let (stream, memory) = (Stream::new(&device)?, Mutex::default());
-            let overlaps = sets[0].op.nnz() >= LONG_INTERIOR && !halo.neighbours().is_empty();
-            let side = overlaps.then(|| SideStream::new(&device)).transpose()?;
+            let both = overlaps(&device, sets[0].op.nnz()) && !halo.neighbours().is_empty();
+            let side = both.then(|| SideStream::new(&device)).transpose()?;
             let places = [places(sets[0])?, places(sets[1])?];
             Ok(Self { group: group.clone(), stream, side, places, memory, device })
         };

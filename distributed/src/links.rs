@@ -38,7 +38,7 @@ pub(crate) fn link_rows<T: Scalar>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::RowsOf;
+    use crate::rows::RowSelection;
     use crate::threads::{ThreadRank, on_threads};
     use sparseop::matrix::gallery;
     use sparseop_solvers::link_matrix;
@@ -55,7 +55,7 @@ mod tests {
             let partition = Partition::of_rows(graph.row_ptr(), count).unwrap();
             let rows_of = |rank: usize, partition: &Partition, a: &CsrMatrix<f64>| {
                 let rows: Vec<u32> = partition.rows(rank).map(|row| row as u32).collect();
-                RowsOf::unchanged(a.view(), &rows).unwrap().into_owned().unwrap()
+                RowSelection::unchanged(a.view(), &rows).unwrap().into_owned().unwrap()
             };
             on_threads(&ranks, ranks.clone(), |rank| {
                 let own = rows_of(rank.rank(), &partition, &graph);

@@ -4,7 +4,7 @@ use crate::choice::{RowLengths, SlicedPlan, SummationOrder};
 use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported};
 use crate::gpu::{GpuPart, PartRows};
 use crate::halo::Halo;
-use crate::rows::{RowSet, RowsOf};
+use crate::rows::{RowSelection, RowSet};
 use crate::sums::TreeSums;
 use sparseop::device::fused::SharedSums;
 use sparseop::device::peers::PeerGroup;
@@ -104,7 +104,7 @@ impl<T: Scalar> PartOp<T> {
             None => halo,
         };
         let builder = settings.builder.clone().device(device.clone());
-        let row_set = |rows: Vec<u32>, a: RowsOf<'_, T>| {
+        let row_set = |rows: Vec<u32>, a: RowSelection<'_, T>| {
             let a = a.view()?;
             let op = match (&settings.sliced, order) {
                 (Some(sliced), _) => sliced.build(&builder, a)?,
@@ -115,10 +115,10 @@ impl<T: Scalar> PartOp<T> {
         };
         let sets = || {
             let shift = (own.start > 0).then_some(|column| column - own.start);
-            let of_interior = RowsOf::new(a, &interior, own.len(), shift)?;
+            let of_interior = RowSelection::new(a, &interior, own.len(), shift)?;
             let interior = row_set(interior, of_interior)?;
             let place = |column| halo.place(column);
-            let of_boundary = RowsOf::new(a, &boundary, halo.width(), Some(place))?;
+            let of_boundary = RowSelection::new(a, &boundary, halo.width(), Some(place))?;
             Ok((interior, row_set(boundary, of_boundary)?))
         };
         let (interior, boundary) = agree(&*comm, sets())?;
@@ -378,7 +378,7 @@ impl<T: Scalar> SystemOperator<T> for PartOp<T> {
 
 /// Numbers of the rows that use own columns alone, and of the others. The rows of `slice_rows`
 /// consecutive ones, which have whole slices, are all in one of the two.
-fn interior_and_boundary<T: Scalar>(
+pub(crate) fn interior_and_boundary<T: Scalar>(
     a: CsrView<'_, T>,
     own: &Range<u32>,
     slice_rows: usize,

@@ -7,14 +7,14 @@ use std::ops::Range;
 
 /// Some rows of a matrix as CSR. Arrays that are not changed are borrowed.
 #[derive(Debug)]
-pub(crate) struct RowsOf<'a, T: Scalar> {
+pub(crate) struct RowSelection<'a, T: Scalar> {
     ncols: usize,
     row_ptr: Vec<usize>,
     columns: Cow<'a, [u32]>,
     values: Cow<'a, [T]>,
 }
 
-impl<'a, T: Scalar> RowsOf<'a, T> {
+impl<'a, T: Scalar> RowSelection<'a, T> {
     /// The given rows of a matrix, with `ncols` columns. `renumber` gives the new number of a
     /// column; without it, columns keep their numbers.
     pub(crate) fn new<F: Fn(u32) -> u32>(
