@@ -16,8 +16,8 @@ use sparseop_solvers::{Method, Settings, SolverBuilder, SystemOperator};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Largest number of iterations of a run, entries of all its iterations, products of a run, and of a
-/// graph.
+/// Largest number of iterations of a run, entries of all its iterations, products of a run, and of
+/// a graph.
 const ITERATIONS: usize = 1024;
 const ENTRIES: u64 = 1 << 38;
 const PRODUCTS: usize = 64;
