@@ -1,7 +1,7 @@
 //! `sparseop plan-distributed`.
 
 use super::choice::ChoiceArgs;
-use super::console::{Console, Right, duration, percent, table};
+use super::console::{Console, Right, count, duration, percent, table};
 use super::matrix_arg::{MatrixSource, parser};
 use anyhow::Result;
 use serde::Serialize;
@@ -17,16 +17,18 @@ const EFFICIENT: f64 = 0.5;
 /// Predicted products on many ranks: parts, messages, and the number of ranks where scaling ends
 ///
 /// The matrix is partitioned for every number of ranks, and messages are counted; nothing is
-/// multiplied. A rank has a CPU like this one, or a GPU like that of `--device`. Compute time is
-/// that of the part with the most work. Message time follows from the latency and bandwidth of the
-/// link. Messages overlap with interior rows, on GPUs if these have a million entries.
+/// multiplied. A rank has a CPU like this one, or a GPU like that of `--device`, and the plan that
+/// is predicted for the whole matrix. Compute time is that of the part with the most work. Message
+/// time follows from the latency and bandwidth of the link. Messages overlap with interior rows, on
+/// GPUs if these have a million entries.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sparseop plan-distributed cant.mtx --ranks 1..4096         powers of two
   sparseop plan-distributed cant.mtx --ranks 1,4,12 --json   these numbers, as JSON
   sparseop plan-distributed gallery:poisson3d,n=100 --latency 1.5 --bandwidth 25
-  sparseop plan-distributed gallery:poisson3d,n=160 --device cuda --ranks 1..8")]
+  sparseop plan-distributed gallery:poisson3d,n=160 --device cuda --ranks 1..8
+  sparseop plan-distributed web.mtx --device cuda --link network   # a GPU on every host")]
 pub(super) struct PlanDistributedArgs {
     /// A Matrix Market file or gallery:NAME[,key=value...]
     #[arg(value_parser = parser())]
@@ -34,11 +36,14 @@ pub(super) struct PlanDistributedArgs {
     /// Numbers of ranks: N,M,... or N..M, the powers of two from N to M and M itself
     #[arg(long, value_name = "RANKS", default_value = "1..64", value_parser = parse_ranks)]
     ranks: RankCounts,
-    /// Time of an empty message between two ranks, in microseconds; the default is that of a
-    /// network, or of NVLink between GPUs
+    /// Link between the ranks: `network` (2 µs, 12.5 GB/s; the default on CPUs), or `nvlink` between
+    /// GPUs of one host (6.4 µs, 150 GB/s, all messages at once; the default on GPUs)
+    #[arg(long, value_name = "LINK")]
+    link: Option<LinkKind>,
+    /// Time of an empty message between two ranks, in microseconds, instead of that of the link
     #[arg(long, value_name = "US", value_parser = parse_positive)]
     latency: Option<f64>,
-    /// Bandwidth of the link of a rank, in GB/s; default as above
+    /// Bandwidth of the link of a rank, in GB/s, instead of that of the link
     #[arg(long, value_name = "GBPS", value_parser = parse_positive)]
     bandwidth: Option<f64>,
     /// Print one JSON object
@@ -46,6 +51,13 @@ pub(super) struct PlanDistributedArgs {
     json: bool,
     #[command(flatten)]
     choice: ChoiceArgs,
+}
+
+/// Link between ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LinkKind {
+    Network,
+    Nvlink,
 }
 
 /// Numbers of ranks, ascending.
@@ -64,7 +76,7 @@ struct Simulated {
     latency_us: f64,
     bandwidth_gbps: f64,
     product: Option<ScalingEnd>,
-    /// A product and two sums over all ranks, as an iteration of CG has them.
+    /// An iteration of CG: a product, two sums over all ranks, and vector operations.
     iteration: Option<ScalingEnd>,
     ranks: Vec<SimulatedStep>,
 }
@@ -80,9 +92,11 @@ struct SimulatedStep {
     total_bytes: u64,
     neighbours: u64,
     boundary_share: f64,
+    fits: bool,
     compute_us: f64,
     exchange_us: f64,
     sum_us: f64,
+    vector_us: f64,
     product_us: f64,
     iteration_us: f64,
 }
@@ -101,11 +115,13 @@ struct ScalingEnd {
 }
 
 impl ScalingEnd {
-    /// Finds where scaling ends. `None` if the profile predicts no times.
+    /// Finds where scaling ends. `None` if no time is predicted.
     fn of(steps: &[ScalingStep], time: impl Fn(&ScalingStep) -> f64) -> Option<Self> {
-        let (first, us) = (steps.first()?, |step: &ScalingStep| time(step) * 1e6);
+        let us = |step: &ScalingStep| time(step) * 1e6;
+        let steps: Vec<&ScalingStep> = steps.iter().filter(|step| us(step).is_finite()).collect();
+        let first = *steps.first()?;
         let speedup = |step: &ScalingStep| us(first) / us(step);
-        let is_efficient = |step: &&ScalingStep| {
+        let is_efficient = |step: &&&ScalingStep| {
             speedup(step) * first.ranks as f64 >= EFFICIENT * step.ranks as f64
         };
         let efficient = steps.iter().rev().find(is_efficient)?;
@@ -156,7 +172,12 @@ pub(super) fn run(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
 fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
     let a = args.matrix.load::<T>(console)?;
     let (device, builder) = (args.choice.device()?, args.choice.builder()?);
-    let usual = if device == Device::Cpu { Link::NETWORK } else { Link::NVLINK };
+    let usual = match args.link {
+        Some(LinkKind::Network) => Link::NETWORK,
+        Some(LinkKind::Nvlink) => Link::NVLINK,
+        None if device == Device::Cpu => Link::NETWORK,
+        None => Link::NVLINK,
+    };
     let link = Link {
         latency: args.latency.map_or(usual.latency, |us| us * 1e-6),
         bandwidth: args.bandwidth.map_or(usual.bandwidth, |gbps| gbps * 1e9),
@@ -166,6 +187,13 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
     let steps = simulate(a.view(), &args.ranks.0, &builder, &device, link)?;
     let product = ScalingEnd::of(&steps, |step| step.product_seconds);
     let iteration = ScalingEnd::of(&steps, ScalingStep::iteration_seconds);
+    if steps.iter().any(|step| step.fits && step.product_seconds.is_nan()) {
+        console.warn("the profile does not predict this matrix; see `sparseop profile check`");
+    }
+    if let Some(step) = steps.iter().rev().find(|step| !step.fits) {
+        let ranks = count(step.ranks as u64, "rank");
+        console.warn(&format!("the largest part of {ranks} does not fit the memory of a device"));
+    }
     if args.json {
         return console.print_json(&Simulated {
             matrix: args.matrix.name(),
@@ -181,7 +209,8 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
             ranks: steps.iter().map(SimulatedStep::of).collect(),
         });
     }
-    let first = &steps[0];
+    let known = steps.iter().find(|step| step.product_seconds.is_finite());
+    let first = known.unwrap_or(&steps[0]);
     let columns = [
         ("ranks", Right),
         ("rows", Right),
@@ -196,6 +225,10 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
         ("speedup", Right),
         ("efficiency", Right),
     ];
+    let known = |number: f64, text: fn(f64) -> String| match number.is_finite() {
+        true => text(number),
+        false => "-".to_owned(),
+    };
     let rows = steps.iter().map(|step| {
         let speedup = first.product_seconds / step.product_seconds;
         let efficiency = speedup * first.ranks as f64 / step.ranks as f64;
@@ -207,29 +240,31 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
             step.halo_bytes.to_string(),
             step.neighbours.to_string(),
             percent(step.boundary_share),
-            duration(step.compute_seconds),
+            known(step.compute_seconds, duration),
             duration(step.exchange_seconds),
-            duration(step.product_seconds),
-            format!("{speedup:.2}"),
-            percent(efficiency),
+            known(step.product_seconds, duration),
+            known(speedup, |speedup| format!("{speedup:.2}")),
+            known(efficiency, percent),
         ]
     });
     let mut text = table(&columns, rows);
-    let Some((product, iteration)) = product.zip(iteration) else {
-        console.warn("the profile does not predict this matrix; see `sparseop profile check`");
-        return console.print(&text);
-    };
-    for (what, end) in [("products", product), ("products with two sums, as in CG,", iteration)] {
+    let ranks = |number: usize| count(number as u64, "rank");
+    for (what, end) in [("products", product), ("iterations of CG", iteration)] {
+        let Some(end) = end else { continue };
         text += &format!(
-            "scaling of {what} ends at {} ranks: {}, {:.2} times as fast as on {}, an efficiency \
-             of at least 50 %; the fastest are {} ranks: {}\n",
-            end.efficient,
+            "scaling of {what} ends at {}: {}, {:.2} times as fast as on {}, an efficiency of at \
+             least 50 %; fastest on {}: {}\n",
+            ranks(end.efficient),
             duration(end.efficient_us * 1e-6),
             end.speedup,
             first.ranks,
-            end.fastest,
+            ranks(end.fastest),
             duration(end.fastest_us * 1e-6),
         );
+    }
+    let empty = steps.iter().filter(|step| step.empty > 0).min_by_key(|step| step.ranks);
+    if let Some(step) = empty {
+        console.note(&format!("{} of {} have no rows", step.empty, ranks(step.ranks)));
     }
     console.note(&format!(
         "ranks on {}; messages take {latency_us} µs + bytes / {bandwidth_gbps} GB/s; rows, \
@@ -251,9 +286,11 @@ impl SimulatedStep {
             total_bytes: step.total_bytes,
             neighbours: step.neighbours,
             boundary_share: step.boundary_share,
+            fits: step.fits,
             compute_us: step.compute_seconds * 1e6,
             exchange_us: step.exchange_seconds * 1e6,
             sum_us: step.sum_seconds * 1e6,
+            vector_us: step.vector_seconds * 1e6,
             product_us: step.product_seconds * 1e6,
             iteration_us: step.iteration_seconds() * 1e6,
         }

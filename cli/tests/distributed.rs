@@ -14,7 +14,7 @@ fn the_simulation_says_where_scaling_ends() {
         15
     );
     assert!(text.contains("scaling of products ends at "), "{text}");
-    assert!(text.contains("as in CG, ends at "), "{text}");
+    assert!(text.contains("scaling of iterations of CG ends at "), "{text}");
 }
 
 #[test]
@@ -44,6 +44,7 @@ fn the_simulation_as_json_has_these_keys() {
         "compute_us",
         "empty",
         "exchange_us",
+        "fits",
         "halo_bytes",
         "imbalance",
         "iteration_us",
@@ -54,6 +55,7 @@ fn the_simulation_as_json_has_these_keys() {
         "rows",
         "sum_us",
         "total_bytes",
+        "vector_us",
     ];
     assert_eq!(keys, expected);
     assert_eq!(step["neighbours"], 2);

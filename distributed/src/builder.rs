@@ -124,9 +124,13 @@ impl DistributedBuilder {
         if self.devices.has_gpu() {
             settings.group = Some(PeerGroup::new(self.devices.as_slice(), self.time_limit)?);
         }
+        let (device, balanced) = (settings.device(0), self.part_of_row.is_none());
+        if balanced {
+            settings.sliced = self.sliced_plan(&device, a)?;
+        }
         let partition = match &self.part_of_row {
             None if self.balance == Balance::PredictedTime => {
-                by_predicted_time(a, count, &settings.builder, &settings.device(0))?
+                by_predicted_time(a, count, &settings.builder, &device, settings.sliced.as_ref())?
             }
             None => Partition::of_rows(row_ptr, count)?,
             Some(parts) if parts.len() == a.nrows() => Partition::given(parts, count)?,
@@ -139,11 +143,8 @@ impl DistributedBuilder {
                 return Err(Error::Partition { message });
             }
         };
-        let balanced_on_gpus = settings.group.is_some() && self.part_of_row.is_none();
-        let partition = if balanced_on_gpus { partition.for_gpus() } else { partition };
-        if balanced_on_gpus {
-            settings.sliced = self.sliced_plan(&settings.device(0), a)?;
-        }
+        let on_gpus = settings.group.is_some();
+        let partition = if on_gpus && balanced { partition.for_gpus() } else { partition };
         let rows: Arc<[usize]> = partition.offsets().into();
         let columns = partition.columns(a.ncols())?;
         let ranks = ThreadRank::group(count, self.time_limit, settings.group.clone());
@@ -289,8 +290,8 @@ impl DistributedBuilder {
         let (partition, own) = match self.balance {
             Balance::Entries => (even, own),
             Balance::PredictedTime => {
-                let builder = &self.settings.builder;
-                rows_by_predicted_time(&*comm, even, own, builder, &self.rank_device)?
+                let (builder, device) = (&self.settings.builder, &self.rank_device);
+                rows_by_predicted_time(&*comm, even, own, builder, device, sliced.as_ref())?
             }
         };
         let (partition, own) = match group {

@@ -23,9 +23,9 @@ pub struct Link {
 impl Link {
     /// Threads of a process: a copy in its memory, 10 GB/s after 5 µs.
     pub const MEMORY: Self = Self { latency: 5e-6, bandwidth: 10e9, at_once: false };
-    /// GPUs of a host that access each other's memory over NVLink: 150 GB/s after 12 µs, most of
-    /// them those of the kernels that send and receive.
-    pub const NVLINK: Self = Self { latency: 12e-6, bandwidth: 150e9, at_once: true };
+    /// GPUs of a host that access each other's memory over NVLink: 150 GB/s after 6.4 µs, most of
+    /// them those of the kernels that send and receive, in a graph.
+    pub const NVLINK: Self = Self { latency: 6.4e-6, bandwidth: 150e9, at_once: true };
     /// Hosts on a fast network: 12.5 GB/s (100 Gb/s) after 2 µs.
     pub const NETWORK: Self = Self { latency: 2e-6, bandwidth: 12.5e9, at_once: false };
 
@@ -51,12 +51,21 @@ impl Link {
 
 /// Share of the latency of a message that a sum takes whose kernels send to all parts: on two H200
 /// an exchange and two sums take 8.9 µs in a graph, the exchange 6.4.
-const SUM_LATENCY: f64 = 0.125;
+const SUM_LATENCY: f64 = 0.2;
 
 /// Seconds of a product: interior rows and messages, at the same time if they overlap, then
 /// boundary rows.
 pub(crate) fn product_seconds([interior, boundary]: [f64; 2], messages: f64, overlap: bool) -> f64 {
-    boundary + if overlap { interior.max(messages) } else { interior + messages }
+    boundary + if overlap { longest([interior, messages]) } else { interior + messages }
+}
+
+/// The longest of some times, NaN if one of them is not known.
+pub(crate) fn longest(seconds: impl IntoIterator<Item = f64>) -> f64 {
+    let longer = |longest: f64, next: f64| match longest.is_nan() || next <= longest {
+        true => longest,
+        false => next,
+    };
+    seconds.into_iter().fold(0.0, longer)
 }
 
 /// The largest of some parts over their mean; 1 if all are empty.
@@ -217,9 +226,10 @@ impl DistributedExplanation {
         imbalance(self.parts.iter().map(|part| part.nnz + part.rows))
     }
 
-    /// Predicted seconds of a product: those of the slowest part.
+    /// Predicted seconds of a product: those of the slowest part. NaN if the profile does not
+    /// predict one.
     pub fn product_seconds(&self) -> f64 {
-        self.parts.iter().map(|part| part.product_seconds(self.link)).fold(0.0, f64::max)
+        longest(self.parts.iter().map(|part| part.product_seconds(self.link)))
     }
 }
 
@@ -244,11 +254,11 @@ impl Display for DistributedExplanation {
         )?;
         writeln!(
             f,
-            "{:>4} {:>10} {:>12} {:>9} {:>11} {:>11} {:>10} {:>9} {:>9}  plans",
+            "{:>4} {:>10} {:>12} {:>13} {:>11} {:>11} {:>10} {:>9} {:>9}  plans",
             "part",
             "rows",
             "entries",
-            "boundary",
+            "boundary rows",
             "halo bytes",
             "neighbours",
             "interior",
@@ -261,7 +271,7 @@ impl Display for DistributedExplanation {
                 part.plans.iter().map(String::as_str).filter(|plan| !plan.is_empty()).collect();
             writeln!(
                 f,
-                "{number:>4} {:>10} {:>12} {:>9} {:>11} {:>11} {interior:>7} µs {boundary:>6} µs \
+                "{number:>4} {:>10} {:>12} {:>13} {:>11} {:>11} {interior:>7} µs {boundary:>6} µs \
                  {:>6} µs  {}",
                 part.rows,
                 part.nnz,
@@ -273,5 +283,26 @@ impl Display for DistributedExplanation {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_is_not_known_makes_none() {
+        assert_eq!(longest([1.0, 3.0, 2.0]), 3.0);
+        assert!(longest([1.0, f64::NAN, 2.0]).is_nan());
+        assert!(product_seconds([f64::NAN, 0.0], 1.0, true).is_nan());
+        assert_eq!(product_seconds([2.0, 1.0], 3.0, true), 4.0);
+        assert_eq!(product_seconds([2.0, 1.0], 3.0, false), 6.0);
+    }
+
+    #[test]
+    fn sums_take_a_message_along_a_tree_or_less() {
+        assert_eq!([1, 2, 4096].map(|parts| Link::NETWORK.sum(parts)), [0.0, 2e-6, 24e-6]);
+        assert_eq!(Link::NVLINK.sum(1), 0.0);
+        assert_eq!(Link::NVLINK.sum(8), Link::NVLINK.sum(2));
     }
 }
