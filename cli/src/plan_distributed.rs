@@ -36,8 +36,8 @@ pub(super) struct PlanDistributedArgs {
     /// Numbers of ranks: N,M,... or N..M, the powers of two from N to M and M itself
     #[arg(long, value_name = "RANKS", default_value = "1..64", value_parser = parse_ranks)]
     ranks: RankCounts,
-    /// Link between the ranks: `network` (2 µs, 12.5 GB/s; the default on CPUs), or `nvlink` between
-    /// GPUs of one host (6.4 µs, 150 GB/s, all messages at once; the default on GPUs)
+    /// Link between the ranks: `network` (2 µs, 12.5 GB/s; default on CPUs), or `nvlink` between
+    /// GPUs of one host (6.4 µs, 150 GB/s, all messages at once; default on GPUs)
     #[arg(long, value_name = "LINK")]
     link: Option<LinkKind>,
     /// Time of an empty message between two ranks, in microseconds, instead of that of the link

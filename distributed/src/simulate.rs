@@ -50,7 +50,7 @@ pub struct ScalingStep {
     pub product_seconds: f64,
     /// Predicted seconds of a sum over all ranks, of which an iteration of CG has two.
     pub sum_seconds: f64,
-    /// Predicted seconds of the vector operations of an iteration of CG, at the bandwidth of a copy.
+    /// Predicted seconds of the vector operations of an iteration of CG, at the speed of a copy.
     pub vector_seconds: f64,
 }
 
