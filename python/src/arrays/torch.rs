@@ -99,8 +99,11 @@ pub(super) fn new<'py>(
     of: &ArrayRef,
     rows: usize,
 ) -> PyResult<(Bound<'py, PyAny>, u64)> {
+    static EMPTY_LIKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let (py, new_empty) = (like.py(), intern!(like.py(), "new_empty"));
     let new = match of.vectors() {
+        // Takes less time, and keeps the order of dense elements.
+        _ if rows == of.dims[0] => EMPTY_LIKE.import(py, "torch", "empty_like")?.call1((like,))?,
         None => like.call_method1(new_empty, ((rows,),))?,
         Some(count) if of.row_major => like.call_method1(new_empty, ((rows, count),))?,
         Some(count) => {
