@@ -45,6 +45,8 @@ mod _sparseop {
     #[pymodule_export]
     use super::shared::PyOperator;
     #[pymodule_export]
+    use super::shared::numbered;
+    #[pymodule_export]
     use super::solve::{pagerank, solve};
     use super::*;
 

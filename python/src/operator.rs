@@ -107,7 +107,8 @@ impl PyOperator {
     }
 
     /// A x for `x` of shape (n,) or (n, 1), as SciPy's solvers call it: they pass columns of
-    /// matrices, so arrays with gaps are copied here. `matmat`, `rmatvec` and `rmatmat` do too.
+    /// matrices, and vectors of float64 to operators of float32, so arrays with gaps or of another
+    /// real type are copied here. `matmat`, `rmatvec` and `rmatmat` do too.
     ///
     /// >>> import numpy as np, sparseop
     /// >>> from scipy.sparse.linalg import LinearOperator, aslinearoperator, eigsh
@@ -151,7 +152,8 @@ impl PyOperator {
 
     /// Replaces the values of all entries, in the order of the values of the matrix that the
     /// operator was built from; pattern and plan stay. `updatable=True` of :func:`sparseop.auto`
-    /// prepares for it, and keeps to plans that can hold any values.
+    /// prepares for it, and keeps to plans that can hold any values. With `copy=True` values of
+    /// another type, layout or device are copied.
     ///
     /// >>> import numpy as np, sparseop
     /// >>> A = sparseop.gallery("poisson2d,n=20")
@@ -160,8 +162,8 @@ impl PyOperator {
     /// >>> bool(np.allclose(op @ x, 2 * (A @ x)))
     /// True
     #[pyo3(signature = (values, *, copy=false))]
-    fn update_values(&self, values: &Bound<'_, PyAny>, copy: bool) -> PyResult<()> {
-        product::update_values(self, values, copy)
+    fn update_values(slf: &Bound<'_, Self>, values: &Bound<'_, PyAny>, copy: bool) -> PyResult<()> {
+        product::update_values(slf, values, copy)
     }
 
     /// The operator of the transposed matrix. It is packed, with a plan of its own, at its first
@@ -282,6 +284,18 @@ impl PyOperator {
         csr_arrays(py, unpacked.map_err(|error| raised(py, error))?)
     }
 
+    /// The operator as a `scipy.sparse.linalg.LinearOperator`, for sums and products of operators.
+    /// Unlike that of `aslinearoperator`, it multiplies several vectors at once.
+    ///
+    /// >>> import numpy as np, sparseop
+    /// >>> op = sparseop.auto(sparseop.gallery("poisson2d,n=20"))
+    /// >>> twice = 2 * op.as_linear_operator()
+    /// >>> bool(np.allclose(twice @ np.ones((400, 3)), 2 * (op @ np.ones((400, 3)))))
+    /// True
+    fn as_linear_operator<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("sparseop._build")?.call_method1("as_linear_operator", (slf,))
+    }
+
     /// The matrix as a `scipy.sparse.csr_array`, its entries in the order of the operator.
     ///
     /// >>> import sparseop
@@ -292,9 +306,10 @@ impl PyOperator {
         slf.py().import("sparseop._build")?.call_method1("to_scipy", (slf,))
     }
 
+    /// Number of the packed matrix, by which `numbered` finds it as long as it is in use.
     #[getter]
     fn _handle(&self) -> u64 {
-        self.shared.handle
+        self.shared.number()
     }
 
     #[getter]
@@ -333,13 +348,16 @@ impl PyOperator {
     }
 }
 
-/// A product for solvers of SciPy; an array with gaps is copied.
+/// Reasons for which a product for solvers of SciPy copies its argument.
+const CONVERTED: [Exception; 2] = [Exception::Contiguity, Exception::Dtype];
+
+/// A product for solvers of SciPy; an array with gaps or of the other type is copied.
 fn multiply_with_gaps<'py>(
     op: &Bound<'py, PyOperator>,
     x: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     match multiply(op, x, None, ProductOptions::PLAIN, None) {
-        Err(error) if Exception::Contiguity.is(op.py(), &error) => {
+        Err(error) if CONVERTED.iter().any(|class| class.is(op.py(), &error)) => {
             multiply(op, x, None, ProductOptions::PLAIN, Some(true))
         }
         done => done,

@@ -1,9 +1,10 @@
 //! Order of entries that are given in any order.
 
 use crate::arrays::{ArrayRef, ElementType, describe};
-use crate::error::Exception;
+use crate::error::{Exception, raised};
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
+use sparseop::{Error, filled, listed};
 
 /// Offsets of rows, and the positions of their entries.
 struct RowOrder {
@@ -11,23 +12,36 @@ struct RowOrder {
     positions: Vec<i64>,
 }
 
+/// Rows that cannot be sorted.
+enum UnsortedRows {
+    /// The entry whose row the matrix does not have.
+    NoRow(usize),
+    NoIntegers,
+    Failed(Error),
+}
+
+impl From<Error> for UnsortedRows {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl RowOrder {
     /// Sorts entries by their rows; entries of a row keep their order.
-    ///
-    /// # Errors
-    ///
-    /// The first row that the matrix does not have.
-    fn of<I: Copy + TryInto<usize>>(rows: &[I], nrows: usize) -> Result<Self, usize> {
-        let row = |at: usize| rows[at].try_into().ok().filter(|row| *row < nrows).ok_or(at);
-        let mut offsets = vec![0i64; nrows + 1];
+    fn of<I: Copy + TryInto<usize>>(rows: &[I], nrows: usize) -> Result<Self, UnsortedRows> {
+        let row = |at: usize| {
+            let row = rows[at].try_into().ok().filter(|row| *row < nrows);
+            row.ok_or(UnsortedRows::NoRow(at))
+        };
+        let mut offsets = filled(nrows.saturating_add(1), 0i64)?;
         for at in 0..rows.len() {
             offsets[row(at)? + 1] += 1;
         }
         for row in 0..nrows {
             offsets[row + 1] += offsets[row];
         }
-        let mut next = offsets.clone();
-        let mut positions = vec![0; rows.len()];
+        let mut next = listed(offsets.iter().copied())?;
+        let mut positions = filled(rows.len(), 0)?;
         for at in 0..rows.len() {
             let place = &mut next[row(at)?];
             positions[*place as usize] = at as i64;
@@ -53,12 +67,18 @@ pub(crate) fn row_order<'py>(
             ElementType::I64 => RowOrder::of(rows.slice::<i64>(), nrows),
             ElementType::U32 => RowOrder::of(rows.slice::<u32>(), nrows),
             ElementType::U64 => RowOrder::of(rows.slice::<u64>(), nrows),
-            _ => Err(0),
+            _ => Err(UnsortedRows::NoIntegers),
         }
     });
-    let RowOrder { offsets, positions } = sorted.map_err(|at| {
-        let message = format!("the row of entry {at} is not one of the {nrows} rows of the matrix");
-        Exception::Matrix.error(py, message)
+    let RowOrder { offsets, positions } = sorted.map_err(|unsorted| match unsorted {
+        UnsortedRows::NoRow(at) => {
+            let rows = format!("the {nrows} rows of the matrix");
+            Exception::Matrix.error(py, format!("the row of entry {at} is not one of {rows}"))
+        }
+        UnsortedRows::NoIntegers => {
+            Exception::Dtype.error(py, "the rows of the entries are not integers of 32 or 64 bits")
+        }
+        UnsortedRows::Failed(error) => raised(py, error),
     })?;
     Ok((offsets.into_pyarray(py).into_any(), positions.into_pyarray(py).into_any()))
 }

@@ -122,18 +122,12 @@ pub(crate) fn multiply<'py>(
         let copy = copy.unwrap_or(this.shared.copy);
         return torch.call_method1("_recorded", (op, x, out, options.alpha, options.beta, copy));
     }
-    let described = describe(x, "x");
-    let checked = described.and_then(|array| {
-        check_operand(py, &this.shared, &array, "x", false)?;
-        Ok(array)
-    });
-    match checked {
-        Ok(array) => product(this, x, array, out, options),
+    match describe(x, "x").and_then(|array| product(this, x, array, out, options)) {
         Err(error) if copy.unwrap_or(this.shared.copy) => {
             let copies = py.import("sparseop._copies")?;
             copies.call_method1("multiply", (op, x, out, options.alpha, options.beta, error))
         }
-        Err(error) => Err(error),
+        multiplied => multiplied,
     }
 }
 
@@ -193,27 +187,52 @@ pub(crate) fn product<'py>(
     }
 }
 
-/// Replaces the values of an operator.
+/// Describes the values for an operator, which may have several dimensions if it has an order of
+/// its own.
+fn described_values<'py>(
+    shared: &SharedOp,
+    values: &Bound<'py, PyAny>,
+    copy: bool,
+) -> PyResult<(Bound<'py, PyAny>, ArrayRef)> {
+    let (py, mut values) = (values.py(), values.clone());
+    let mut array = describe(&values, "values")?;
+    if shared.order.is_some() && array.ndim > 1 && array.row_major {
+        values = values.call_method1(intern!(py, "reshape"), (-1,))?;
+        array = describe(&values, "values")?;
+    }
+    check_operand(py, shared, &array, "values", copy)?;
+    if array.ndim == 1 && array.len() as u64 == shared.nnz {
+        return Ok((values, array));
+    }
+    let message = format!(
+        "`values` has {} elements in {} dimensions; pass one for each of the {} entries",
+        array.len(),
+        array.ndim,
+        shared.nnz
+    );
+    Err(Exception::Shape.error(py, message))
+}
+
+/// Replaces the values of an operator; with `copy`, values that cannot be used in place are copied.
 pub(crate) fn update_values(
-    this: &PyOperator,
+    op: &Bound<'_, PyOperator>,
     values: &Bound<'_, PyAny>,
     copy: bool,
 ) -> PyResult<()> {
-    let (py, shared) = (values.py(), &*this.shared);
-    let values = match &shared.order {
-        None => values.clone(),
-        Some(order) => values.call_method1(intern!(py, "__getitem__"), (order,))?,
+    let (py, shared) = (values.py(), &*op.get().shared);
+    let described = match described_values(shared, values, copy) {
+        Err(error) if copy && !Exception::Shape.is(py, &error) => {
+            let copies = py.import("sparseop._copies")?;
+            let copied = copies.call_method1("converted", (op, values))?.get_item(0)?;
+            described_values(shared, &copied, copy)
+        }
+        described => described,
     };
-    let array = describe(&values, "values")?;
-    check_operand(py, shared, &array, "values", copy)?;
-    if array.ndim != 1 || array.len() as u64 != shared.nnz {
-        let message = format!(
-            "`values` has {} elements in {} dimensions; pass one for each of the {} entries",
-            array.len(),
-            array.ndim,
-            shared.nnz
-        );
-        return Err(Exception::Shape.error(py, message));
+    // The reordered copy lives until the end.
+    let (mut values, mut array) = described?;
+    if let Some(order) = &shared.order {
+        values = values.call_method1(intern!(py, "__getitem__"), (order,))?;
+        array = describe(&values, "values")?;
     }
     let stream = match array.place {
         ArrayPlace::Host => None,

@@ -1,13 +1,15 @@
 //! The packed matrix behind the operators of A and Aᵀ.
 
 use crate::arrays::{ArrayPlace, ElementType};
+use crate::error::Exception;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pyo3::prelude::*;
 use sparseop::{Device, Error, SparseOp};
 use std::any::Any;
 use std::cell::Cell;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 /// An operator of either scalar type.
 pub(crate) enum ScalarOp {
@@ -54,7 +56,7 @@ pub(crate) struct SharedOp {
     /// Positions of the entries in the caller's array of values. None if they are in its order.
     pub(crate) order: Option<Py<PyAny>>,
     /// Number of the operator in this process.
-    pub(crate) handle: u64,
+    handle: u64,
     /// True if arguments that cannot be used in place are copied.
     pub(crate) copy: bool,
 }
@@ -104,12 +106,33 @@ impl SharedOp {
         drop(kept);
     }
 
+    /// The number by which [`numbered`] finds the operator.
+    pub(crate) fn number(self: &Arc<Self>) -> u64 {
+        let mut numbers = NUMBERS.lock();
+        numbers.retain(|_, op| op.strong_count() > 0);
+        numbers.entry(self.handle).or_insert_with(|| Arc::downgrade(self));
+        self.handle
+    }
+
     /// Shape of the operator or of its transpose.
     pub(crate) fn shape(&self, transposed: bool) -> (usize, usize) {
         match transposed {
             false => (self.nrows, self.ncols),
             true => (self.ncols, self.nrows),
         }
+    }
+}
+
+/// Operators whose numbers were asked for.
+static NUMBERS: Mutex<BTreeMap<u64, Weak<SharedOp>>> = Mutex::new(BTreeMap::new());
+
+/// The operator of a number, or its transpose.
+#[pyfunction]
+pub(crate) fn numbered(py: Python<'_>, number: u64, transposed: bool) -> PyResult<PyOperator> {
+    let found = NUMBERS.lock().get(&number).and_then(Weak::upgrade);
+    match found {
+        Some(shared) => Ok(PyOperator { shared, transposed }),
+        None => Err(Exception::Setting.error(py, "the operator of this product is not in use")),
     }
 }
 

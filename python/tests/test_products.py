@@ -71,7 +71,7 @@ def test_formats_and_new_values(kind, format, index):
     assert np.allclose(op @ x, A @ x)
     A.data = np.random.default_rng(2).standard_normal(before.shape)
     assert np.allclose(op @ x, A.tocsr() @ x) is False
-    op.update_values(A.data.ravel())
+    op.update_values(A.data)
     assert np.allclose(op @ x, A @ x)
     assert np.allclose(op.T @ x, A.T @ x)
     assert op.T.nnz == before.size

@@ -1,6 +1,8 @@
 """Arguments that are refused, with a type and a remedy; and copies, where they are asked for."""
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -142,3 +144,95 @@ def test_arrays_of_cupy_are_described(new):
     x.dtype = np.dtype("f4")
     with pytest.raises(sparseop.DtypeError, match="float32"):
         OP @ x
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr"])
+def test_too_few_and_too_many_new_values_are_refused(format):
+    B = A.asformat(format)
+    op = sparseop.auto(B, updatable=True)
+    before = op @ X
+    for length in (0, B.nnz - 1, B.nnz + 1, 2 * B.nnz):
+        with pytest.raises(sparseop.ShapeError, match=f"{B.nnz} entries"):
+            op.update_values(np.ones(length))
+    assert np.array_equal(op @ X, before)
+
+
+@pytest.mark.parametrize("format", ["csr", "coo"])
+def test_new_values_of_other_types_and_with_gaps_are_copied_if_asked(format):
+    B = A.asformat(format)
+    op = sparseop.auto(B, updatable=True)
+    for values in (np.full(B.nnz, 2, "f4"), np.full(2 * B.nnz, 2.0)[::2], [2.0] * B.nnz):
+        with pytest.raises(sparseop.Error):
+            op.update_values(values)
+        op.update_values(3 * B.data)
+        op.update_values(values, copy=True)
+        assert np.allclose(op @ X, 2 * (abs(A) > 0).astype("f8") @ X)
+
+
+def test_outputs_of_copies_are_checked():
+    x, gaps = X.astype("f4"), np.zeros(600)[::2]
+    for out, error in [
+        (np.ones((5, 300)), sparseop.ShapeError),
+        (np.ones(300, int), sparseop.DtypeError),
+        (read_only(np.ones(300)), sparseop.ReadOnlyError),
+    ]:
+        with pytest.raises(error, match="out"):
+            OP(x, out=out, copy=True)
+    assert OP(X, out=gaps, copy=True) is gaps and np.allclose(gaps, A @ X)
+    unaligned = np.frombuffer(bytes(1) + X.tobytes(), "u1")[1:].view("f8")
+    assert np.allclose(OP(unaligned, copy=True), A @ X)
+    for complex_ in (X + 1j, (X + 1j).astype("c8")):
+        with pytest.raises(sparseop.DtypeError, match="complex"):
+            OP(complex_, copy=True)
+        with pytest.raises(sparseop.DtypeError, match="complex"):
+            OP.matvec(complex_)
+
+
+def limited(program):
+    """Runs a program, whose `limit()` leaves it 16 MB, and returns what it prints."""
+    limit = (
+        "import numpy as np, scipy.sparse as sp, sparseop, resource\n"
+        "def limit():\n"
+        "    pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "    space = pages * resource.getpagesize() + (16 << 20)\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (space, space))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", limit + program], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of address space")
+def test_little_memory_is_an_exception():
+    tall = (
+        "A = sp.coo_array(([1.0], ([0], [0])), shape=(10**11, 5))\n"
+        "limit()\n"
+        "try: sparseop.auto(A)\n"
+        "except MemoryError as error: print(type(error).__name__)\n"
+    )
+    assert limited(tall) == "OutOfMemoryError"
+    result = (
+        "op, x = sparseop.auto(sparseop.gallery('banded,rows=100k')), np.ones((100_000, 200))\n"
+        "op @ x[:, :1].copy()\n"
+        "limit()\n"
+        "try: op @ x\n"
+        "except MemoryError as error: print('refused')\n"
+    )
+    assert limited(result) == "refused"
+
+
+def test_rows_that_are_no_integers_are_named():
+    from sparseop._sparseop import row_order
+
+    with pytest.raises(sparseop.DtypeError, match="integers"):
+        row_order(np.zeros(3, np.int16), 400)
+    with pytest.raises(sparseop.MatrixError, match="entry 1"):
+        row_order(np.array([0, 400]), 400)
+
+
+def test_reports_are_pickled():
+    info = sparseop.cg(sparseop.gallery("poisson2d,n=20,values=laplacian"), np.ones(400))[1]
+    again = pickle.loads(pickle.dumps(info))
+    assert (again, again.iterations, again.outcome) == (0, info.iterations, "converged")

@@ -72,6 +72,17 @@ def test_a_compiled_module():
     assert "60x60 Operator" in repr(layer)
 
 
+def test_a_layer_keeps_its_operator():
+    A = sparseop.gallery("uniform,rows=60")
+    op = sparseop.auto(A)
+    layer, transposed = sparseop.torch.SparseLinear(op), sparseop.torch.SparseLinear(op.T)
+    u = torch.ones(60, dtype=torch.float64, requires_grad=True)
+    for _ in range(3):
+        (op.T @ u).sum().backward()
+        assert np.allclose(layer(u).detach(), A @ np.ones(60))
+        assert np.allclose(transposed(u).detach(), A.T @ np.ones(60))
+
+
 def test_refusals():
     op = sparseop.auto(sparseop.gallery("banded,rows=100"))
     with pytest.raises(sparseop.DtypeError, match=r"torch\.float64"):

@@ -33,6 +33,14 @@ def to_scipy(op):
     return scipy_csr(op._to_csr())
 
 
+def as_linear_operator(op):
+    """The operator as one of SciPy."""
+    from scipy.sparse.linalg import LinearOperator
+
+    products = {name: getattr(op, name) for name in ("rmatvec", "matmat", "rmatmat")}
+    return LinearOperator(op.shape, op.matvec, dtype=op.dtype, **products)
+
+
 def build(A, shape, dtype, settings, copy):
     """The operator of a matrix."""
     shape, arrays, order = csr_arrays(A, shape, dtype)

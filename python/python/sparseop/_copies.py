@@ -1,7 +1,7 @@
 """Copies of arguments, for callers that have asked for them with `copy=True`."""
 
 from ._build import root, to_host
-from ._errors import SettingError
+from ._errors import DtypeError, ReadOnlyError, SettingError, ShapeError
 
 
 def converted(op, x):
@@ -9,6 +9,8 @@ def converted(op, x):
     memory for an operator on a GPU."""
     import numpy
 
+    if "complex" in str(getattr(x, "dtype", "")):
+        raise DtypeError("the elements are complex; multiply the real and the imaginary parts")
     name, library = str(op.dtype), root(x)
     on_gpu = op.device != "cpu"
     if library == "cupy" and on_gpu:
@@ -23,9 +25,12 @@ def converted(op, x):
         return x.resolve_neg().contiguous(), False
     if library.startswith("jax") and (x.device.platform != "cpu") == on_gpu:
         return x.astype(name), False
-    host = numpy.asarray(to_host(x), dtype=name)
+    host = numpy.asarray(to_host(x))
+    if host.dtype.kind == "c":
+        raise DtypeError("the elements are complex; multiply the real and the imaginary parts")
+    host = host.astype(name, copy=False)
     contiguous = host.flags.c_contiguous or host.flags.f_contiguous
-    return host if contiguous else numpy.ascontiguousarray(host), on_gpu
+    return host if contiguous and host.flags.aligned else host.copy(), on_gpu
 
 
 def restored(y, like):
@@ -46,9 +51,19 @@ def restored(y, like):
     return y
 
 
+def check_out(out, y):
+    """Checks that the elements of `y` can be written to `out`."""
+    if tuple(out.shape) != tuple(y.shape):
+        raise ShapeError(f"`out` has shape {tuple(out.shape)}; the product has {tuple(y.shape)}")
+    if not str(out.dtype).endswith(("float32", "float64")):
+        raise DtypeError(f"`out` has elements of {out.dtype}; pass float32 or float64")
+    if root(out).startswith("jax") or not getattr(getattr(out, "flags", None), "writeable", True):
+        raise ReadOnlyError("`out` is read-only; pass an array that may be written")
+
+
 def multiply(op, x, out, alpha, beta, error):
     """A product with copies of its arguments. `error` is the reason why they are needed."""
-    from ._errors import ContiguityError, DeviceError, DtypeError
+    from ._errors import ContiguityError, DeviceError
 
     if not isinstance(error, (ContiguityError, DeviceError, DtypeError)):
         raise error
@@ -58,5 +73,6 @@ def multiply(op, x, out, alpha, beta, error):
     y = restored(op._apply(array, None, alpha, 0.0, staged), x)
     if out is None:
         return y
+    check_out(out, y)
     out[...] = y if beta == 0 else y + beta * out
     return out

@@ -31,6 +31,7 @@ class SolveInfo(int):
         outcome, advice, iterations, residual, history, restarts, seconds = report
         number = {"converged": 0, "max-iterations": max(iterations, 1)}.get(outcome, -1)
         self = super().__new__(cls, number)
+        self._report = report
         self.outcome = outcome
         self.advice = advice
         self.iterations = iterations
@@ -39,6 +40,9 @@ class SolveInfo(int):
         self.restarts = restarts
         self.seconds = seconds
         return self
+
+    def __reduce__(self):
+        return SolveInfo, (self._report,)
 
     def __repr__(self):
         return (

@@ -4,24 +4,15 @@
 `torch.compile`, which knows the operator `torch.ops.sparseop.matmul`.
 """
 
-import weakref
-
 import torch
 
 from ._errors import SettingError
-
-# The operators in use, by their numbers.
-_operators = weakref.WeakValueDictionary()
-
-
-def _view(handle, transposed):
-    op = _operators[handle]
-    return op if op._transposed == transposed else op.T
+from ._sparseop import numbered
 
 
 @torch.library.custom_op("sparseop::matmul", mutates_args=())
 def _matmul(x: torch.Tensor, handle: int, transposed: bool, rows: int) -> torch.Tensor:
-    return _view(handle, transposed)._apply(x.detach())
+    return numbered(handle, transposed)._apply(x.detach())
 
 
 @_matmul.register_fake
@@ -35,13 +26,12 @@ def _(x, handle, transposed, rows):
 def _setup(ctx, inputs, output):
     x, handle, transposed, _ = inputs
     # Keeps it alive until the backward pass.
-    ctx.op = _operators[handle]
+    ctx.op = numbered(handle, transposed)
     ctx.transposed = transposed
     ctx.rows = x.shape[0]
 
 
 def _backward(ctx, gradient):
-    _operators[ctx.op._handle] = ctx.op
     # Autograd decides on the layout of gradients: that of a sum is one number with strides of 0.
     if not (gradient.is_contiguous() or (gradient.ndim == 2 and gradient.t().is_contiguous())):
         gradient = gradient.contiguous()
@@ -59,7 +49,6 @@ def matmul(op, x):
     The backward pass multiplies with the transposed matrix, which has a plan of its own. It copies
     a gradient that has gaps, as that of a sum, and nothing else.
     """
-    _operators[op._handle] = op
     return torch.ops.sparseop.matmul(x, op._handle, op._transposed, op.shape[0])
 
 
@@ -84,7 +73,6 @@ class SparseLinear(torch.nn.Module):
         self.op = op
         # Numbers, which the compiler understands.
         self._handle, self._transposed, self._rows = op._handle, op._transposed, op.shape[0]
-        _operators[op._handle] = op
 
     def forward(self, x):
         return torch.ops.sparseop.matmul(x, self._handle, self._transposed, self._rows)

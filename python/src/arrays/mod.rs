@@ -307,7 +307,9 @@ impl<'py> NewArray<'py> {
             (_, place) => {
                 let namespace = like.call_method0("__array_namespace__")?;
                 let object = match place {
-                    ArrayPlace::Host => new_host(py, of.elements, rows, vectors, row_major)?,
+                    ArrayPlace::Host => {
+                        numpy::new_aligned(py, of.elements, rows, vectors, row_major)?
+                    }
                     ArrayPlace::Cuda(ordinal) => {
                         let dims = [rows, vectors.unwrap_or(1)];
                         let (ndim, layout) = (of.ndim, of.layout(None));

@@ -1,9 +1,11 @@
 //! Arrays of NumPy, read through its C interface.
 
 use super::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType};
-use numpy::npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE};
-use numpy::{PyArray1, PyArray2, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, PY_ARRAY_API, npy_intp};
+use numpy::{Element, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PySlice};
+use std::ffi::c_int;
 
 pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
     let array = array.cast::<PyUntypedArray>()?;
@@ -43,15 +45,36 @@ pub(crate) fn new_host<'py>(
     vectors: Option<usize>,
     row_major: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the elements are numbers in NumPy's memory, of which every bit pattern is valid.
-    Ok(unsafe {
-        match (elements, vectors) {
-            (ElementType::F32, None) => PyArray1::<f32>::new(py, rows, false).into_any(),
-            (ElementType::F32, Some(count)) => {
-                PyArray2::<f32>::new(py, [rows, count], !row_major).into_any()
-            }
-            (_, None) => PyArray1::<f64>::new(py, rows, false).into_any(),
-            (_, Some(count)) => PyArray2::<f64>::new(py, [rows, count], !row_major).into_any(),
-        }
-    })
+    let dtype = match elements {
+        ElementType::F32 => f32::get_dtype(py),
+        _ => f64::get_dtype(py),
+    };
+    let mut dims = [rows, vectors.unwrap_or(1)].map(|size| size as npy_intp);
+    let (ndim, fortran) = (1 + c_int::from(vectors.is_some()), c_int::from(!row_major));
+    // SAFETY: there are as many sizes as dimensions; the call takes over the type, and returns a
+    // new array, or null and an exception. Every bit pattern is a number.
+    unsafe {
+        let dtype = dtype.into_dtype_ptr();
+        let array = PY_ARRAY_API.PyArray_Empty(py, ndim, dims.as_mut_ptr(), dtype, fortran);
+        Bound::from_owned_ptr_or_err(py, array)
+    }
+}
+
+/// As [`new_host`], beginning at a multiple of 64 bytes, as libraries want it that import arrays
+/// without a copy.
+pub(super) fn new_aligned<'py>(
+    py: Python<'py>,
+    elements: ElementType,
+    rows: usize,
+    vectors: Option<usize>,
+    row_major: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    const ALIGNMENT: usize = 64;
+    let (size, len) = (elements.bytes(), rows.saturating_mul(vectors.unwrap_or(1)));
+    let all = new_host(py, elements, len.saturating_add(ALIGNMENT / size), None, true)?;
+    let skipped = describe(&all)?.address.wrapping_neg() as usize % ALIGNMENT / size;
+    let own = all.get_item(PySlice::new(py, skipped as isize, (skipped + len) as isize, 1))?;
+    let Some(count) = vectors else { return Ok(own) };
+    let order = [("order", if row_major { "C" } else { "F" })].into_py_dict(py)?;
+    own.call_method("reshape", ((rows, count),), Some(&order))
 }
