@@ -111,6 +111,17 @@ impl ChoiceArgs {
         }
     }
 
+    /// The given options that a command without timing runs ignores.
+    pub(super) fn options_of_timing(&self) -> Vec<&'static str> {
+        let given = [
+            ("--tuning", self.tuning.is_some_and(|method| method != TuningMethod::Predict)),
+            ("--calibration-seconds", self.calibration_seconds.is_some()),
+            ("--cold", self.cold),
+            ("--remember", self.remember),
+        ];
+        given.into_iter().filter_map(|(option, is_given)| is_given.then_some(option)).collect()
+    }
+
     /// Settings of the calibration.
     pub(super) fn calibration(&self) -> Calibration {
         let default = Calibration::default();

@@ -166,6 +166,9 @@ fn parse_ranks(text: &str) -> Result<RankCounts, String> {
 }
 
 pub(super) fn run(args: &PlanDistributedArgs, console: &Console) -> Result<()> {
+    for option in args.choice.options_of_timing() {
+        console.warn(&format!("{option} is ignored: plans are predicted, and nothing is timed"));
+    }
     by_scalar!(args.choice.dtype, plan(args, console))
 }
 

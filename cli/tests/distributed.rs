@@ -84,6 +84,25 @@ fn ranks_on_gpus_are_predicted_where_there_is_one() {
     assert!(object["product"]["efficient"].as_u64().unwrap() <= 4, "{object}");
 }
 
+#[test]
+fn links_have_names_and_options_of_timing_are_ignored() {
+    let of = |arguments: &[&str]| -> Value {
+        let args = [&["plan-distributed", "gallery:small", "--json"], arguments].concat();
+        serde_json::from_str(&stdout(&args)).unwrap()
+    };
+    assert_eq!(of(&[])["bandwidth_gbps"], Link::NETWORK.bandwidth * 1e-9);
+    let nvlink = of(&["--link", "nvlink", "--latency", "3"]);
+    assert_eq!(nvlink["bandwidth_gbps"], Link::NVLINK.bandwidth * 1e-9);
+    assert!((nvlink["latency_us"].as_f64().unwrap() - 3.0).abs() < 1e-9, "{nvlink}");
+    let args =
+        ["plan-distributed", "gallery:small", "--tuning", "calibrate", "--memory-limit", "1"];
+    let output = sparseop(&args).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{message}");
+    assert!(message.contains("--tuning is ignored"), "{message}");
+    assert!(message.contains("64 ranks does not fit"), "{message}");
+}
+
 /// Without MPI every process of a job would solve the same system and write the same file.
 #[cfg(not(feature = "mpi"))]
 #[test]
