@@ -118,10 +118,11 @@ impl ScalingEnd {
     /// Finds where scaling ends. `None` if no time is predicted.
     fn of(steps: &[ScalingStep], time: impl Fn(&ScalingStep) -> f64) -> Option<Self> {
         let us = |step: &ScalingStep| time(step) * 1e6;
-        let steps: Vec<&ScalingStep> = steps.iter().filter(|step| us(step).is_finite()).collect();
-        let first = *steps.first()?;
+        let known = steps.iter().copied().filter(|step| us(step).is_finite());
+        let steps: Vec<ScalingStep> = known.collect();
+        let first = steps.first()?;
         let speedup = |step: &ScalingStep| us(first) / us(step);
-        let is_efficient = |step: &&&ScalingStep| {
+        let is_efficient = |step: &&ScalingStep| {
             speedup(step) * first.ranks as f64 >= EFFICIENT * step.ranks as f64
         };
         let efficient = steps.iter().rev().find(is_efficient)?;
@@ -212,8 +213,7 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
             ranks: steps.iter().map(SimulatedStep::of).collect(),
         });
     }
-    let known = steps.iter().find(|step| step.product_seconds.is_finite());
-    let first = known.unwrap_or(&steps[0]);
+    let first = steps.iter().find(|step| step.product_seconds.is_finite()).unwrap_or(&steps[0]);
     let columns = [
         ("ranks", Right),
         ("rows", Right),

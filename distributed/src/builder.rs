@@ -2,7 +2,6 @@
 
 use crate::Link;
 use crate::balance::{Balance, by_predicted_time, rounded_rows, rows_by_predicted_time};
-use crate::blocks::gpu_part_rows;
 use crate::choice::SlicedPlan;
 use crate::comm::{Communicator, reported};
 use crate::devices::Devices;
@@ -167,8 +166,8 @@ impl DistributedBuilder {
         device: &Device,
         a: CsrView<'_, T>,
     ) -> Result<Option<SlicedPlan>, Error> {
-        match self.settings.same_bits && *device != Device::Cpu {
-            true => SlicedPlan::of(&self.settings.builder, device, a, gpu_part_rows(a.nrows())),
+        match self.settings.same_bits {
+            true => SlicedPlan::of(&self.settings.builder, device, a),
             false => Ok(None),
         }
     }

@@ -1,5 +1,6 @@
 //! Plans of parts: the fastest of those whose sum of a row does not depend on the other rows.
 
+use crate::blocks::gpu_part_rows;
 use crate::comm::{Communicator, agree, gather_bytes, sum_words};
 use sparseop::analysis::Analysis;
 use sparseop::formats::csr::CsrPlan;
@@ -145,18 +146,17 @@ impl SlicedPlan {
     /// Rows per slice.
     const SLICE: usize = 32;
 
-    /// The plan for a matrix whose parts begin at multiples of `block` rows, if one is predicted
-    /// to be faster than every plan that sums rows by themselves. The whole matrix decides, so
-    /// that the plan does not depend on the number of parts. `None` for a matrix of which no plan
-    /// fits a GPU.
+    /// The plan for a matrix whose parts are those of a partition for GPUs, if one is predicted to
+    /// be faster than every plan that sums rows by themselves. The whole matrix decides, so that
+    /// the plan does not depend on the number of parts. `None` on the CPU, and for a matrix of
+    /// which no plan fits a GPU.
     pub(crate) fn of<T: Scalar>(
         builder: &SparseOpBuilder,
         device: &Device,
         a: CsrView<'_, T>,
-        block: usize,
     ) -> Result<Option<Self>, Error> {
         // A lane without an entry in a slot reads `x` at its own row.
-        if a.nrows() != a.ncols() {
+        if *device == Device::Cpu || a.nrows() != a.ncols() {
             return Ok(None);
         }
         Analysis::check_memory(a)?;
@@ -167,7 +167,7 @@ impl SlicedPlan {
             Err(error) if error.kind() == ErrorKind::OutOfMemory => return Ok(None),
             predicted => predicted?,
         };
-        let longest = analysis.rows.max as usize;
+        let (longest, block) = (analysis.rows.max as usize, gpu_part_rows(a.nrows()));
         let timed = predicted.candidates.iter().filter_map(|candidate| {
             let sliced = Self::with(&candidate.plan, longest, block);
             let usable = sliced.is_some() || order.admits(&candidate.plan);

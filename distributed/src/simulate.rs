@@ -1,7 +1,6 @@
 //! Simulation: the parts, messages and predicted times of a matrix on many ranks.
 
 use crate::balance::RowTimes;
-use crate::blocks::gpu_part_rows;
 use crate::choice::{RowLengths, SlicedPlan, SummationOrder};
 use crate::explain::{Link, imbalance, longest, product_seconds};
 use crate::gpu::overlaps;
@@ -108,10 +107,7 @@ pub fn simulate<T: Scalar>(
     link: Link,
 ) -> Result<Vec<ScalingStep>, Error> {
     let order = SummationOrder::of(RowLengths::of(a.row_ptr()), device);
-    let sliced = match device {
-        Device::Cpu => None,
-        _ => SlicedPlan::of(builder, device, a, gpu_part_rows(a.nrows()))?,
-    };
+    let sliced = SlicedPlan::of(builder, device, a)?;
     let times = RowTimes { builder, device, order, sliced: sliced.as_ref() };
     let vectors = VectorTimes::of::<T>(builder, device)?;
     ranks.iter().map(|&ranks| step(a, ranks, times, vectors, link)).collect()

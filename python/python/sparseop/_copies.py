@@ -9,7 +9,8 @@ def converted(op, x):
     memory for an operator on a GPU."""
     import numpy
 
-    if "complex" in str(getattr(x, "dtype", "")):
+    x = x if hasattr(x, "dtype") else numpy.asarray(x)
+    if "complex" in str(x.dtype):
         raise DtypeError("the elements are complex; multiply the real and the imaginary parts")
     name, library = str(op.dtype), root(x)
     on_gpu = op.device != "cpu"
@@ -25,10 +26,7 @@ def converted(op, x):
         return x.resolve_neg().contiguous(), False
     if library.startswith("jax") and (x.device.platform != "cpu") == on_gpu:
         return x.astype(name), False
-    host = numpy.asarray(to_host(x))
-    if host.dtype.kind == "c":
-        raise DtypeError("the elements are complex; multiply the real and the imaginary parts")
-    host = host.astype(name, copy=False)
+    host = numpy.asarray(to_host(x), dtype=name)
     contiguous = host.flags.c_contiguous or host.flags.f_contiguous
     return host if contiguous and host.flags.aligned else host.copy(), on_gpu
 
@@ -51,10 +49,10 @@ def restored(y, like):
     return y
 
 
-def check_out(out, y):
-    """Checks that the elements of `y` can be written to `out`."""
-    if tuple(out.shape) != tuple(y.shape):
-        raise ShapeError(f"`out` has shape {tuple(out.shape)}; the product has {tuple(y.shape)}")
+def check_out(out, shape):
+    """Checks that a product of this shape can be written to `out`."""
+    if tuple(out.shape) != shape:
+        raise ShapeError(f"`out` has shape {tuple(out.shape)}; the product has {shape}")
     if not str(out.dtype).endswith(("float32", "float64")):
         raise DtypeError(f"`out` has elements of {out.dtype}; pass float32 or float64")
     if root(out).startswith("jax") or not getattr(getattr(out, "flags", None), "writeable", True):
@@ -70,9 +68,10 @@ def multiply(op, x, out, alpha, beta, error):
     if out is None and beta != 0:
         raise SettingError("`beta` needs an `out`, which it multiplies")
     array, staged = converted(op, x)
+    if out is not None:
+        check_out(out, (op.shape[0], *array.shape[1:]))
     y = restored(op._apply(array, None, alpha, 0.0, staged), x)
     if out is None:
         return y
-    check_out(out, y)
     out[...] = y if beta == 0 else y + beta * out
     return out

@@ -24,20 +24,16 @@ def _(x, handle, transposed, rows):
 
 
 def _setup(ctx, inputs, output):
-    x, handle, transposed, _ = inputs
+    _, handle, transposed, _ = inputs
     # Keeps it alive until the backward pass.
     ctx.op = numbered(handle, transposed)
-    ctx.transposed = transposed
-    ctx.rows = x.shape[0]
 
 
 def _backward(ctx, gradient):
     # Autograd decides on the layout of gradients: that of a sum is one number with strides of 0.
     if not (gradient.is_contiguous() or (gradient.ndim == 2 and gradient.t().is_contiguous())):
         gradient = gradient.contiguous()
-    transposed = not ctx.transposed
-    gradient = torch.ops.sparseop.matmul(gradient, ctx.op._handle, transposed, ctx.rows)
-    return gradient, None, None, None
+    return matmul(ctx.op.T, gradient), None, None, None
 
 
 _matmul.register_autograd(_backward, setup_context=_setup)

@@ -295,10 +295,9 @@ impl<'py> NewArray<'py> {
         device: &sparseop::Device,
     ) -> PyResult<Self> {
         let py = like.py();
-        let (vectors, row_major) = (of.vectors(), of.row_major);
         let (object, address) = match (of.library, of.place) {
             (ArrayLibrary::NumPy, _) => {
-                let object = new_host(py, of.elements, rows, vectors, row_major)?;
+                let object = new_host(py, of, rows)?;
                 let address = numpy::describe(&object)?.address;
                 (object, address)
             }
@@ -307,11 +306,9 @@ impl<'py> NewArray<'py> {
             (_, place) => {
                 let namespace = like.call_method0("__array_namespace__")?;
                 let object = match place {
-                    ArrayPlace::Host => {
-                        numpy::new_aligned(py, of.elements, rows, vectors, row_major)?
-                    }
+                    ArrayPlace::Host => numpy::new_aligned(py, of, rows)?,
                     ArrayPlace::Cuda(ordinal) => {
-                        let dims = [rows, vectors.unwrap_or(1)];
+                        let dims = [rows, of.vectors().unwrap_or(1)];
                         let (ndim, layout) = (of.ndim, of.layout(None));
                         PyDeviceArray::zeros(py, device, ordinal, of.elements, ndim, dims, layout)?
                     }
@@ -327,8 +324,8 @@ impl<'py> NewArray<'py> {
             elements: of.elements,
             ndim: of.ndim,
             dims: [rows, of.dims[1]],
-            row_major,
-            column_major: !row_major || of.ndim == 1,
+            row_major: of.row_major,
+            column_major: !of.row_major || of.ndim == 1,
             place: of.place,
             writable: true,
             tensor: None,
@@ -361,7 +358,7 @@ impl<'py> NewArray<'py> {
 pub(crate) fn device_zeros<'py>(like: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let (py, of) = (like.py(), describe(like, "like")?);
     let ArrayPlace::Cuda(ordinal) = of.place else {
-        return new_host(py, of.elements, of.dims[0], of.vectors(), of.row_major);
+        return new_host(py, &of, of.dims[0]);
     };
     let device = sparseop::Device::cuda(ordinal).map_err(|error| raised(py, error))?;
     PyDeviceArray::zeros(py, &device, ordinal, of.elements, of.ndim, of.dims, of.layout(None))

@@ -37,26 +37,38 @@ pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
     })
 }
 
-/// A new array of one or two dimensions. Its contents are undefined.
-pub(crate) fn new_host<'py>(
+/// A new array. Its contents are undefined.
+fn empty<'py>(
     py: Python<'py>,
     elements: ElementType,
-    rows: usize,
-    vectors: Option<usize>,
+    dims: &[usize],
     row_major: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let dtype = match elements {
         ElementType::F32 => f32::get_dtype(py),
         _ => f64::get_dtype(py),
     };
-    let mut dims = [rows, vectors.unwrap_or(1)].map(|size| size as npy_intp);
-    let (ndim, fortran) = (1 + c_int::from(vectors.is_some()), c_int::from(!row_major));
-    // SAFETY: there are as many sizes as dimensions; the call takes over the type, and returns a
-    // new array, or null and an exception. Every bit pattern is a number.
+    let mut sizes = [0; 2];
+    sizes.iter_mut().zip(dims).for_each(|(size, dim)| *size = *dim as npy_intp);
+    let (ndim, fortran) = (dims.len() as c_int, c_int::from(!row_major));
+    // SAFETY: there are as many sizes as dimensions, at most two; the call takes over the type, and
+    // returns a new array, or null and an exception. Every bit pattern is a number.
     unsafe {
         let dtype = dtype.into_dtype_ptr();
-        let array = PY_ARRAY_API.PyArray_Empty(py, ndim, dims.as_mut_ptr(), dtype, fortran);
+        let array = PY_ARRAY_API.PyArray_Empty(py, ndim, sizes.as_mut_ptr(), dtype, fortran);
         Bound::from_owned_ptr_or_err(py, array)
+    }
+}
+
+/// A new array like another, with another number of rows. Its contents are undefined.
+pub(crate) fn new_host<'py>(
+    py: Python<'py>,
+    like: &ArrayRef,
+    rows: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    match like.vectors() {
+        None => empty(py, like.elements, &[rows], true),
+        Some(count) => empty(py, like.elements, &[rows, count], like.row_major),
     }
 }
 
@@ -64,17 +76,16 @@ pub(crate) fn new_host<'py>(
 /// without a copy.
 pub(super) fn new_aligned<'py>(
     py: Python<'py>,
-    elements: ElementType,
+    like: &ArrayRef,
     rows: usize,
-    vectors: Option<usize>,
-    row_major: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     const ALIGNMENT: usize = 64;
-    let (size, len) = (elements.bytes(), rows.saturating_mul(vectors.unwrap_or(1)));
-    let all = new_host(py, elements, len.saturating_add(ALIGNMENT / size), None, true)?;
+    let (size, vectors) = (like.elements.bytes(), like.vectors());
+    let len = rows.saturating_mul(vectors.unwrap_or(1));
+    let all = empty(py, like.elements, &[len.saturating_add(ALIGNMENT / size)], true)?;
     let skipped = describe(&all)?.address.wrapping_neg() as usize % ALIGNMENT / size;
     let own = all.get_item(PySlice::new(py, skipped as isize, (skipped + len) as isize, 1))?;
     let Some(count) = vectors else { return Ok(own) };
-    let order = [("order", if row_major { "C" } else { "F" })].into_py_dict(py)?;
+    let order = [("order", if like.row_major { "C" } else { "F" })].into_py_dict(py)?;
     own.call_method("reshape", ((rows, count),), Some(&order))
 }
