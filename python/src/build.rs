@@ -4,7 +4,7 @@ use crate::arrays::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType, describe, s
 use crate::error::{Exception, raised};
 use crate::interrupt::interruptible;
 use crate::library::{PyProfile, device};
-use crate::shared::{PyOperator, ScalarOp, SharedOp};
+use crate::shared::{EntryOrder, PyOperator, ScalarOp, SharedOp};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sparseop::matrix::Index;
@@ -194,14 +194,14 @@ pub(crate) fn with_csr<R: Send + 'static>(
 }
 
 /// Builds an operator from the arrays of CSR. `order` has the positions of the entries in the
-/// caller's array of values.
+/// caller's array of values, and the number of its elements.
 #[pyfunction]
 #[pyo3(signature = (shape, arrays, order, settings, copy))]
 pub(crate) fn build(
     py: Python<'_>,
     shape: (usize, usize),
     arrays: [Bound<'_, PyAny>; 3],
-    order: Option<Py<PyAny>>,
+    order: Option<(Py<PyAny>, u64)>,
     settings: &Bound<'_, PyDict>,
     copy: bool,
 ) -> PyResult<PyOperator> {
@@ -239,6 +239,7 @@ pub(crate) fn build(
     let op = built.map_err(|error| raised(py, error))?;
     sparseop::print_file_warnings();
     let place = place_of(&op);
+    let order = order.map(|(positions, given)| EntryOrder { positions, given });
     Ok(PyOperator { shared: Arc::new(SharedOp::new(op, place, order, copy)), transposed: false })
 }
 
@@ -249,13 +250,33 @@ fn place_of(op: &ScalarOp) -> ArrayPlace {
     ordinal.map_or(ArrayPlace::Host, ArrayPlace::Cuda)
 }
 
-fn optional<'py, T>(settings: &Bound<'py, PyDict>, key: &str) -> PyResult<Option<T>>
+/// The values that a setting takes.
+fn taken(key: &str) -> &'static str {
+    match key {
+        "device" => "a name such as \"cpu\" or \"cuda:0\"",
+        "plan" => "the spelling of a plan, such as \"csr(balanced)\"",
+        "tuning" => "\"check\", \"predict\" or \"calibrate\"",
+        "value_precision" => "\"f32\", \"f16\" or \"bf16\"",
+        "expected_calls" => "a number of products",
+        "memory_limit" => "a number of bytes",
+        "profile" => "a Profile, or the path of one",
+        _ => "True or False",
+    }
+}
+
+pub(crate) fn optional<'py, T>(settings: &Bound<'py, PyDict>, key: &str) -> PyResult<Option<T>>
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
-    match settings.get_item(key)? {
-        Some(value) if !value.is_none() => value.extract().map(Some),
-        _ => Ok(None),
+    let Some(value) = settings.get_item(key)?.filter(|value| !value.is_none()) else {
+        return Ok(None);
+    };
+    match value.extract() {
+        Ok(found) => Ok(Some(found)),
+        Err(_) => {
+            let message = format!("`{key}` is {}, not {}", taken(key), value.repr()?);
+            Err(Exception::Setting.error(settings.py(), message))
+        }
     }
 }
 
@@ -297,11 +318,12 @@ pub(crate) fn builder(py: Python<'_>, settings: &Bound<'_, PyDict>) -> PyResult<
             return Err(Exception::Setting.error(py, message));
         }
     };
-    let Some(profile) = settings.get_item("profile")?.filter(|profile| !profile.is_none()) else {
-        return Ok(builder);
-    };
-    Ok(match profile.cast::<PyProfile>() {
-        Ok(profile) => builder.profile(profile.get().0.clone()),
-        Err(_) => builder.profile(profile.extract::<PathBuf>()?),
+    let profile = settings.get_item("profile")?;
+    if let Some(Ok(profile)) = profile.as_ref().map(|profile| profile.cast::<PyProfile>()) {
+        return Ok(builder.profile(profile.get().0.clone()));
+    }
+    Ok(match optional::<PathBuf>(settings, "profile")? {
+        Some(path) => builder.profile(path),
+        None => builder,
     })
 }

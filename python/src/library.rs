@@ -1,6 +1,7 @@
 //! Functions of the library: files, generated matrices, devices, profiles, and the program.
 
 use crate::error::{Exception, raised};
+use crate::interrupt::interruptible;
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -56,10 +57,10 @@ pub(crate) fn read<'py>(
     path: PathBuf,
     single: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let made = py.detach(|| match single {
+    let made = interruptible(py, false, move || match single {
         true => Reader::new().read(&path).map(AnyCsr::F32),
         false => Reader::new().read(&path).map(AnyCsr::F64),
-    });
+    })?;
     csr_arrays(py, made.map_err(|error| raised(py, error))?)
 }
 
@@ -84,13 +85,11 @@ pub(crate) fn generate<'py>(
     spec: &str,
     single: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let made = py.detach(|| {
-        let spec: Spec = spec.parse()?;
-        Ok::<_, Error>(match single {
-            true => AnyCsr::F32(spec.generate()?),
-            false => AnyCsr::F64(spec.generate()?),
-        })
-    });
+    let spec: Spec = spec.parse().map_err(|error| raised(py, error))?;
+    let made = interruptible(py, false, move || match single {
+        true => spec.generate().map(AnyCsr::F32),
+        false => spec.generate().map(AnyCsr::F64),
+    })?;
     csr_arrays(py, made.map_err(|error| raised(py, error))?)
 }
 

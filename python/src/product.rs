@@ -201,14 +201,15 @@ fn described_values<'py>(
         array = describe(&values, "values")?;
     }
     check_operand(py, shared, &array, "values", copy)?;
-    if array.ndim == 1 && array.len() as u64 == shared.nnz {
+    let given = shared.order.as_ref().map_or(shared.nnz, |order| order.given);
+    if array.ndim == 1 && array.len() as u64 == given {
         return Ok((values, array));
     }
     let message = format!(
-        "`values` has {} elements in {} dimensions; pass one for each of the {} entries",
+        "`values` has {} elements in {} dimensions; pass one for each of the {given} entries of \
+         the matrix",
         array.len(),
         array.ndim,
-        shared.nnz
     );
     Err(Exception::Shape.error(py, message))
 }
@@ -231,7 +232,7 @@ pub(crate) fn update_values(
     // The reordered copy lives until the end.
     let (mut values, mut array) = described?;
     if let Some(order) = &shared.order {
-        values = values.call_method1(intern!(py, "__getitem__"), (order,))?;
+        values = values.call_method1(intern!(py, "__getitem__"), (&order.positions,))?;
         array = describe(&values, "values")?;
     }
     let stream = match array.place {

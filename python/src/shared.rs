@@ -8,8 +8,12 @@ use sparseop::{Device, Error, SparseOp};
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// An operator of either scalar type.
 pub(crate) enum ScalarOp {
@@ -41,31 +45,51 @@ pub(crate) fn called_back<R>(call: impl FnOnce() -> R) -> R {
     done
 }
 
+/// Positions of the entries in the caller's array of values, and the number of its elements.
+pub(crate) struct EntryOrder {
+    pub(crate) positions: Py<PyAny>,
+    pub(crate) given: u64,
+}
+
 /// An operator with its latest solver and its properties. Threads release the GIL before they take
 /// the lock: a thread that waited for it with the GIL could wait forever.
 pub(crate) struct SharedOp {
     /// The latest solver, which refers to the operator: it is dropped before it.
     solver: Mutex<Option<Box<dyn Any + Send>>>,
     op: RwLock<ScalarOp>,
+    /// Number of solves in progress, which hold the lock.
+    solves: AtomicUsize,
     pub(crate) device: Device,
     pub(crate) place: ArrayPlace,
     pub(crate) elements: ElementType,
     pub(crate) nrows: usize,
     pub(crate) ncols: usize,
     pub(crate) nnz: u64,
-    /// Positions of the entries in the caller's array of values. None if they are in its order.
-    pub(crate) order: Option<Py<PyAny>>,
+    /// None if the entries are in the order of the caller's values.
+    pub(crate) order: Option<EntryOrder>,
     /// Number of the operator in this process.
     handle: u64,
     /// True if arguments that cannot be used in place are copied.
     pub(crate) copy: bool,
 }
 
+/// The operator of a solve.
+pub(crate) struct SolveGuard<'a> {
+    solves: &'a AtomicUsize,
+    pub(crate) op: RwLockReadGuard<'a, ScalarOp>,
+}
+
+impl Drop for SolveGuard<'_> {
+    fn drop(&mut self) {
+        self.solves.fetch_sub(1, SeqCst);
+    }
+}
+
 impl SharedOp {
     pub(crate) fn new(
         op: ScalarOp,
         place: ArrayPlace,
-        order: Option<Py<PyAny>>,
+        order: Option<EntryOrder>,
         copy: bool,
     ) -> Self {
         static HANDLES: AtomicU64 = AtomicU64::new(0);
@@ -76,15 +100,29 @@ impl SharedOp {
         let (device, nrows, ncols, nnz) =
             either!(&op, op => (op.device().clone(), op.nrows(), op.ncols(), op.nnz()));
         let handle = HANDLES.fetch_add(1, Relaxed);
-        let (solver, op) = (Mutex::default(), RwLock::new(op));
-        Self { solver, op, device, place, elements, nrows, ncols, nnz, order, handle, copy }
+        let (solver, op, solves) = (Mutex::default(), RwLock::new(op), AtomicUsize::new(0));
+        Self { solver, op, solves, device, place, elements, nrows, ncols, nnz, order, handle, copy }
     }
 
     /// The operator, for reading. Without the GIL.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, ScalarOp> {
-        // A callback belongs to a solve that holds the lock: it must not wait behind a writer that
-        // waits for the solve.
-        if CALLBACK.get() { self.op.read_recursive() } else { self.op.read() }
+        /// Time after which a reader that waits looks for such solves again.
+        const PATIENCE: Duration = Duration::from_millis(10);
+        // The callback of a solve may multiply, and may wait for products of other threads: they
+        // must not wait behind a writer that waits for the solve.
+        while self.solves.load(SeqCst) == 0 {
+            if let Some(guard) = self.op.try_read_for(PATIENCE) {
+                return guard;
+            }
+        }
+        self.op.read_recursive()
+    }
+
+    /// The operator, for a solve. Without the GIL.
+    pub(crate) fn read_for_solve(&self) -> SolveGuard<'_> {
+        let op = self.read();
+        self.solves.fetch_add(1, SeqCst);
+        SolveGuard { solves: &self.solves, op }
     }
 
     /// The operator, for changes; no solver refers to it any more. Without the GIL. None in a

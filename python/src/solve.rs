@@ -1,7 +1,7 @@
 //! Solvers.
 
 use crate::arrays::{ArrayPlace, ArrayRef, describe, host_slice, host_slice_mut, stream_of};
-use crate::build::{AnyView, builder, with_csr};
+use crate::build::{AnyView, builder, optional, with_csr};
 use crate::error::{Exception, raised};
 use crate::interrupt::SignalWatch;
 use crate::product::check_operand;
@@ -162,10 +162,10 @@ pub(crate) fn solve(
     };
     let done = py.detach(|| {
         stream.map_or(Ok(()), |stream| stream.synchronize())?;
-        let guard = shared.read();
+        let guard = shared.read_for_solve();
         let kept = shared.take_solver().and_then(|kept| kept.downcast::<KeptSolver>().ok());
         let kept = kept.filter(|kept| kept.request == request);
-        either!(&*guard, op => {
+        either!(&*guard.op, op => {
             let mut kept = match kept {
                 Some(kept) => kept,
                 // SAFETY: solvers are kept beside the operator, whose updates drop them, and this
@@ -232,8 +232,8 @@ pub(crate) fn pagerank<'py>(
     callback: Option<Py<PyAny>>,
 ) -> PyResult<(Bound<'py, PyAny>, SolveOutcome)> {
     let mut builder = builder(py, settings)?;
-    if let Some(name) = settings.get_item("device")?.filter(|name| !name.is_none()) {
-        builder = builder.device(crate::library::device(py, name.extract()?)?);
+    if let Some(name) = optional::<String>(settings, "device")? {
+        builder = builder.device(crate::library::device(py, &name)?);
     }
     let settings = Settings { tolerance, max_iterations: maxiter, ..Settings::default() };
     // The graph is prepared in the background, where no function of Python is called.

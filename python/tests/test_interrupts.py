@@ -39,6 +39,9 @@ work = {
     ),
     "pagerank": lambda: sparseop.pagerank(graph, 0.999999999, rtol=1e-300, maxiter=10**9),
     "build": build,
+    "gallery": lambda: sparseop.gallery("uniform,rows=5M"),
+    # A pipe into which nobody writes.
+    "read": lambda: sparseop.read("a.mtx"),
 }[sys.argv[1]]
 
 sent = time.perf_counter() + 0.3
@@ -57,11 +60,14 @@ else:
 """
 
 
-@pytest.mark.parametrize("what", ["cg", "bicgstab", "gmres", "callback", "pagerank", "build"])
-def test_an_interrupt_ends_it(what):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=100
-    )
+WORK = ["cg", "bicgstab", "gmres", "callback", "pagerank", "build", "gallery", "read"]
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_an_interrupt_ends_it(what, tmp_path):
+    os.mkfifo(tmp_path / "a.mtx")
+    command = [sys.executable, "-c", SCRIPT, what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     word, _, late = done.stdout.strip().partition(" ")
     assert (done.returncode, word) == (0, "late"), done.stdout + done.stderr
     # The limit of the promise, and as much again for a machine that is busy with other tests.

@@ -4,7 +4,9 @@ import os
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import sparseop
+from conftest import growth
 
 # JAX would take three quarters of the memory of a GPU.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -34,6 +36,42 @@ def test_products(kind, dtype):
     assert np.allclose(op.T @ x, A.T @ np.asarray(x), rtol=1e-4)
     op.update_values(2 * kind.from_scipy_sparse(A).data)
     assert np.allclose(op @ x, 2 * (A @ np.asarray(x)), rtol=1e-4)
+
+
+def test_nothing_is_copied():
+    # Vectors of more than 32 MB, whose memory the system takes back at once.
+    A = sp.eye_array(9_000_000, dtype="float32", format="csr")
+    op, x = sparseop.auto(A, plan="csr(balanced)"), jax.numpy.ones(A.shape[1], "float32")
+    limit = x.nbytes // 4
+    (op @ x).delete()
+    y, bytes_ = growth(lambda: op @ x)
+    assert y.nbytes - limit < bytes_ < y.nbytes + limit
+    # What a copy adds is counted.
+    double = x.astype("float64")
+    assert growth(lambda: op(double, copy=True))[1] > 2 * x.nbytes - limit
+
+
+def test_arrays_that_are_filled_up():
+    A = sparseop.gallery("uniform,rows=50")
+    x, given = jax.numpy.linspace(0, 1, 50), A.nnz + 7
+    coo = sparse.BCOO.fromdense(A.toarray(), nse=given)
+    for B in (coo, sparse.BCSR.from_bcoo(coo)):
+        assert B.data.size == given
+        op = sparseop.auto(B, updatable=True)
+        assert op.nnz == A.nnz and np.allclose(op @ x, A @ np.asarray(x))
+        with pytest.raises(sparseop.ShapeError, match=f"{given} entries"):
+            op.update_values(jax.numpy.ones(A.nnz))
+        op.update_values(3 * B.data)
+        assert np.allclose(op @ x, 3 * (A @ np.asarray(x)))
+        assert np.allclose(op.T @ x, 3 * (A.T @ np.asarray(x)))
+
+
+def test_pagerank():
+    G = sparseop.gallery("rmat,scale=8,values=pattern")
+    expected = sparseop.pagerank(G)[0]
+    for kind in (sparse.BCSR, sparse.BCOO):
+        ranks, info = sparseop.pagerank(kind.from_scipy_sparse(G))
+        assert info == 0 and isinstance(ranks, jax.Array) and np.allclose(ranks, expected)
 
 
 def test_refusals():

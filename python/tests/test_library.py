@@ -33,6 +33,14 @@ def test_files(tmp_path):
     assert abs(sparseop.read(tmp_path / "b.mtx") - A.T).sum() == 0
     sparseop.write(tmp_path / "c.mtx", A.tocsc())
     assert abs(sparseop.read(tmp_path / "c.mtx") - A).sum() == 0
+    whole = (10 * A).astype("int32")
+    for kind in ("int64", "int8", "bool"):
+        sparseop.write(tmp_path / "d.mtx", whole.astype(kind))
+        assert abs(sparseop.read(tmp_path / "d.mtx") - whole.astype(kind)).sum() == 0
+    whole = whole.astype("int64")
+    whole.data[0] = 2**53 + 1
+    with pytest.raises(sparseop.DtypeError, match="integers"):
+        sparseop.write(tmp_path / "d.mtx", whole)
 
 
 def test_real_matrices():

@@ -20,6 +20,7 @@ def read_only(array):
 
 
 OVERLAPPING = np.ones(450)
+ARRAYS = (A.data, A.indices, A.indptr)
 
 CASES = [
     (lambda: OP @ np.ones(600)[::2], sparseop.ContiguityError, ValueError, "ascontiguousarray"),
@@ -75,6 +76,23 @@ CASES = [
         TypeError,
         "float32",
     ),
+    (lambda: sparseop.auto(A, device=3), sparseop.SettingError, ValueError, '"cpu"'),
+    (lambda: sparseop.auto(A, plan=3), sparseop.SettingError, ValueError, "csr(balanced)"),
+    (lambda: sparseop.auto(A, memory_limit="1G"), sparseop.SettingError, ValueError, "bytes"),
+    (lambda: sparseop.auto(A, memory_limit=-1), sparseop.SettingError, ValueError, "bytes"),
+    (lambda: sparseop.auto(A, expected_calls=1.5), sparseop.SettingError, ValueError, "products"),
+    (lambda: sparseop.auto(A, updatable="yes"), sparseop.SettingError, ValueError, "True"),
+    (lambda: sparseop.auto(A, profile=3), sparseop.SettingError, ValueError, "path"),
+    (lambda: sparseop.auto(A, dtype="floating"), sparseop.DtypeError, TypeError, "floating"),
+    (lambda: sparseop.auto(ARRAYS, shape=(300,)), sparseop.SettingError, ValueError, "shape"),
+    (lambda: sparseop.auto(ARRAYS, shape=(-1, 2)), sparseop.SettingError, ValueError, "shape"),
+    (lambda: sparseop.auto(ARRAYS, shape=300), sparseop.SettingError, ValueError, "shape"),
+    (lambda: sparseop.pagerank(A, device=3), sparseop.SettingError, ValueError, '"cpu"'),
+    (lambda: sparseop.pagerank(A, maxiter=-1), sparseop.SettingError, ValueError, "maxiter"),
+    (lambda: sparseop.cg(OP, X, M=X), sparseop.SettingError, ValueError, "jacobi"),
+    (lambda: sparseop.cg(OP, X, maxiter=-1), sparseop.SettingError, ValueError, "maxiter"),
+    (lambda: sparseop.cg(OP, X, maxiter=1e3), sparseop.SettingError, ValueError, "maxiter"),
+    (lambda: sparseop.gmres(OP, X, restart=-1), sparseop.SettingError, ValueError, "restart"),
     (lambda: sparseop.cg(OP, X, M="ilu"), sparseop.SettingError, ValueError, "jacobi"),
     (lambda: sparseop.cg(OP, X, rtol=-1), sparseop.SettingError, ValueError, "tolerance"),
     (lambda: sparseop.cg(OP, np.ones((300, 2))), sparseop.ShapeError, ValueError, "one vector"),

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import scipy.sparse.linalg as linalg
 import sparseop
 
@@ -48,13 +49,13 @@ def test_errors_of_callbacks_are_raised():
 
 
 def test_transposed_systems():
-    C = sparseop.gallery("banded,rows=400") + 40 * sparseop.gallery(
-        "banded,rows=400,values=laplacian"
-    )
+    # Rows, not columns, have larger diagonals than the sum of all others.
+    C = sparseop.gallery("uniform,rows=400")
+    C = (C + sp.diags_array(1 + abs(C).sum(axis=1))).tocsr()
     b = np.ones(400)
-    x, info = sparseop.gmres(sparseop.auto(C).T, b, rtol=1e-10, restart=80, M="jacobi")
-    if info == 0:
-        assert np.allclose(C.T @ x, b)
+    for method in (sparseop.gmres, sparseop.bicgstab):
+        x, info = method(sparseop.auto(C).T, b, rtol=1e-10, M="jacobi")
+        assert info == 0 and np.allclose(C.T @ x, b) and not np.allclose(C @ x, b)
 
 
 def test_operators_are_linear_operators():
@@ -115,6 +116,29 @@ def test_solves_of_several_threads_and_in_callbacks():
     inner = []
     sparseop.cg(op, B, callback=lambda p: inner.append(sparseop.cg(op, B)[0]))
     assert inner and all(np.array_equal(x, expected) for x in inner)
+
+
+def test_callbacks_wait_for_products_of_others_while_others_wait_to_update():
+    op, products, finished = sparseop.auto(A, updatable=True), [], []
+    updating = threading.Thread(target=op.update_values, args=(2 * A.data,), daemon=True)
+    multiplying = threading.Thread(target=lambda: products.append(op @ B), daemon=True)
+
+    def callback(progress):
+        if not products:
+            updating.start()
+            time.sleep(0.05)
+            multiplying.start()
+            multiplying.join()
+
+    def work():
+        finished.append(sparseop.cg(op, B, callback=callback)[1])
+
+    solving = threading.Thread(target=work, daemon=True)
+    solving.start()
+    solving.join(20)
+    assert finished == [0] and np.allclose(products, [A @ B])
+    updating.join(20)
+    assert np.allclose(op @ B, 2 * (A @ B))
 
 
 def test_callbacks_multiply_while_others_wait_to_update():

@@ -14,7 +14,10 @@ def is_single(dtype):
     """True for float32, False for float64."""
     import numpy
 
-    found = numpy.dtype(dtype)
+    try:
+        found = numpy.dtype(dtype)
+    except TypeError:
+        found = repr(dtype)
     if found not in (numpy.float32, numpy.float64):
         raise DtypeError(f"`dtype` is float32 or float64, not {found}")
     return found == numpy.float32
@@ -54,8 +57,13 @@ def host_arrays(A):
     if isinstance(A, Operator):
         shape, *arrays = A._to_csr()
         return shape, arrays
-    shape, arrays, _ = csr_arrays(A, None, None)
-    return shape, [to_host(array) for array in arrays]
+    shape, arrays, _ = csr_arrays(A)
+    arrays = [to_host(array) for array in arrays]
+    if arrays[2].dtype.kind in "biu":
+        whole, arrays[2] = arrays[2], arrays[2].astype("float64")
+        if ((whole > 2**53) | (whole < -(2**53))).any():
+            raise DtypeError("the matrix has integers that float64 cannot represent; convert them")
+    return shape, arrays
 
 
 def to_host(array):
@@ -71,14 +79,14 @@ def to_host(array):
 
 def csr_arrays(A, shape=None, dtype=None):
     """Shape, the arrays `(indptr, indices, data)`, and the positions of the entries in the values
-    of `A`, or None if they are in its order."""
+    of `A` with the number of these, or None if they are in its order."""
     if isinstance(A, Operator):
         raise SettingError("the matrix is an operator already; use it, or pass op.to_scipy()")
     if isinstance(A, tuple):
         if shape is None or len(A) != 3:
             raise SettingError("pass the arrays (data, indices, indptr) together with a shape")
         data, indices, indptr = A
-        return shape, [indptr, indices, cast(data, dtype)], None
+        return checked_shape(shape), [indptr, indices, cast(data, dtype)], None
     kinds = {
         "scipy": of_scipy,
         "cupyx": of_cupy,
@@ -95,6 +103,19 @@ def csr_arrays(A, shape=None, dtype=None):
         f"{type(A).__module__}.{type(A).__name__} is no sparse matrix of SciPy, CuPy, PyTorch or "
         "JAX; for a dense array pass scipy.sparse.csr_array(A)"
     )
+
+
+def checked_shape(shape):
+    """A shape as two integers."""
+    import operator
+
+    try:
+        nrows, ncols = map(operator.index, shape)
+    except (TypeError, ValueError):
+        nrows = ncols = -1
+    if not (0 <= nrows < 2**63 and 0 <= ncols < 2**63):
+        raise SettingError(f"`shape` is two numbers of rows and columns, not {shape!r}")
+    return nrows, ncols
 
 
 def cast(data, dtype):
@@ -134,7 +155,7 @@ def of_scipy(A, dtype):
         rows, columns, data = rows.ravel(), columns.ravel(), data.ravel()
     rows = numpy.ascontiguousarray(rows)
     indptr, order = row_order(rows, shape[0])
-    return shape, [indptr, columns[order], cast(data, dtype)[order]], order
+    return shape, [indptr, columns[order], cast(data, dtype)[order]], (order, data.size)
 
 
 def of_cupy(A, dtype):
@@ -152,7 +173,7 @@ def of_cupy(A, dtype):
         rows, columns = A.row, A.col
     order = cupy.argsort(rows, kind="stable")
     indptr = cupy.searchsorted(rows[order], cupy.arange(shape[0] + 1, dtype=rows.dtype))
-    return shape, [indptr, columns[order].astype("int32"), data[order]], order
+    return shape, [indptr, columns[order].astype("int32"), data[order]], (order, data.size)
 
 
 def of_torch(A, dtype):
@@ -178,14 +199,29 @@ def of_jax(A, dtype):
     kind = type(A).__name__
     if kind not in ("BCSR", "BCOO") or A.n_batch or A.n_dense:
         raise MatrixError("the matrix is neither BCSR nor BCOO, or has batches; convert it")
-    data = cast(A.data, dtype)
+    data, given = cast(A.data, dtype), A.data.size
+    on_cpu = data.device.platform == "cpu"
     if kind == "BCSR":
-        return A.shape, [A.indptr, A.indices, data], None
-    rows, columns = A.indices[:, 0], A.indices[:, 1]
-    if data.device.platform == "cpu":
+        end = int(A.indptr[-1])
+        if end >= given:
+            return A.shape, [A.indptr, A.indices, data], None
+        # The entries behind the last row fill the arrays up.
+        positions = (numpy if on_cpu else jax.numpy).arange(end)
+        return A.shape, [A.indptr, A.indices[:end], data[:end]], (positions, given)
+    library = numpy if on_cpu else jax.numpy
+    rows, columns = (library.asarray(A.indices[:, axis]) for axis in (0, 1))
+    data = library.asarray(data)
+    # Entries outside the matrix fill the arrays up.
+    inside = library.flatnonzero((rows < A.shape[0]) & (columns < A.shape[1]))
+    if inside.size < given:
+        rows, columns = rows[inside], columns[inside]
+    if on_cpu:
         indptr, order = row_order(numpy.ascontiguousarray(rows), A.shape[0])
-        arrays = [indptr, numpy.asarray(columns)[order], numpy.asarray(data)[order]]
-        return A.shape, arrays, order
-    order = jax.numpy.argsort(rows, stable=True)
-    indptr = jax.numpy.searchsorted(rows[order], jax.numpy.arange(A.shape[0] + 1))
-    return A.shape, [indptr.astype("int32"), columns[order].astype("int32"), data[order]], order
+    else:
+        order = jax.numpy.argsort(rows, stable=True)
+        indptr = jax.numpy.searchsorted(rows[order], jax.numpy.arange(A.shape[0] + 1))
+        indptr, columns = indptr.astype("int32"), columns.astype("int32")
+    columns = columns[order]
+    if inside.size < given:
+        order = inside[order]
+    return A.shape, [indptr, columns, data[order]], (order, given)

@@ -87,13 +87,27 @@ def start(b, x0):
     return namespace.zeros_like(b), None
 
 
+def whole(name, number):
+    """A setting that is a number of iterations."""
+    import operator
+
+    try:
+        found = operator.index(number)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 2**63:
+        raise SettingError(f"`{name}` is a number of iterations, not {number!r}")
+    return found
+
+
 def solve(method, op, b, x0, rtol, maxiter, M, callback, copy, restart=30):
     if not isinstance(op, Operator):
         from . import auto
 
         op = auto(op)
-    if M not in (None, "jacobi"):
+    if not (M is None or isinstance(M, str) and M == "jacobi"):
         raise SettingError('`M` is None or "jacobi"; other preconditioners are not supported')
+    restart, maxiter = whole("restart", restart), whole("maxiter", maxiter)
     given, staged = b, False
     if op.copy if copy is None else copy:
         b, staged = converted(op, b)
@@ -109,6 +123,7 @@ def solve(method, op, b, x0, rtol, maxiter, M, callback, copy, restart=30):
 
 
 def pagerank(A, damping, rtol, maxiter, device, callback):
+    maxiter = whole("maxiter", maxiter)
     shape, arrays, _ = csr_arrays(A)
     values = arrays[2]
     if not str(values.dtype).endswith(("float32", "float64")):
@@ -132,4 +147,4 @@ def pagerank(A, damping, rtol, maxiter, device, callback):
         import torch
 
         ranks = torch.from_numpy(ranks)
-    return restored(ranks, values), SolveInfo(report)
+    return restored(ranks, A.data if root(A) == "jax" else values), SolveInfo(report)
