@@ -4,7 +4,7 @@ use super::choice::ChoiceArgs;
 use super::console::{Console, duration};
 use super::matrix_arg::{MatrixSource, parser};
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use sparseop::matrix::market;
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Plan, Precision, Scalar, ScalarKind};
@@ -34,11 +34,24 @@ pub(super) struct ApplyArgs {
     /// Storage plan to use instead of the chosen one
     #[arg(long, value_name = "PLAN")]
     plan: Option<Plan>,
-    /// Print one JSON object, including y unless --out is given
+    /// Print one JSON object, including y unless --out is given; elements that are not finite are the
+    /// texts "NaN", "Infinity" and "-Infinity"
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     choice: ChoiceArgs,
+}
+
+impl ApplyArgs {
+    /// Files that are read.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        self.matrix.file().into_iter().chain(self.x.clone()).collect()
+    }
+
+    /// Files of the results.
+    pub(super) fn outputs(&self) -> Vec<PathBuf> {
+        self.out.iter().cloned().collect()
+    }
 }
 
 /// The product as JSON.
@@ -54,7 +67,20 @@ struct Applied {
     device: String,
     plan: Plan,
     out: Option<String>,
-    y: Option<Vec<f64>>,
+    y: Option<Vec<JsonNumber>>,
+}
+
+/// A number of JSON, which has none that are not finite: they are texts.
+struct JsonNumber(f64);
+
+impl Serialize for JsonNumber {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            number if number.is_finite() => serializer.serialize_f64(number),
+            number if number.is_nan() => serializer.serialize_str("NaN"),
+            number => serializer.serialize_str(if number > 0.0 { "Infinity" } else { "-Infinity" }),
+        }
+    }
 }
 
 pub(super) fn run(args: &ApplyArgs, console: &Console) -> Result<()> {
@@ -63,6 +89,7 @@ pub(super) fn run(args: &ApplyArgs, console: &Console) -> Result<()> {
 
 fn apply<T: Scalar>(args: &ApplyArgs, console: &Console) -> Result<()> {
     let builder = args.choice.builder_for(args.plan.as_ref())?;
+    args.choice.warn_of_ignored_options(args.plan.is_some(), console);
     let a = args.choice.rounded(args.matrix.load::<T>(console)?)?;
     let x = match &args.x {
         Some(file) => market::read_vector_of(file, a.ncols())?,
@@ -92,7 +119,7 @@ fn apply<T: Scalar>(args: &ApplyArgs, console: &Console) -> Result<()> {
             device: op.device().spec().name,
             plan: op.plan().clone(),
             out: args.out.as_ref().map(|file| file.display().to_string()),
-            y: args.out.is_none().then(|| y.iter().map(|v| v.to_f64()).collect()),
+            y: args.out.is_none().then(|| y.iter().map(|v| JsonNumber(v.to_f64())).collect()),
         });
     }
     if args.out.is_none() {

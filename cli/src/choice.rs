@@ -1,6 +1,5 @@
 //! The options on which the choice of a plan depends.
 
-#[cfg(feature = "mpi")]
 use crate::console::Console;
 use anyhow::Result;
 #[cfg(feature = "mpi")]
@@ -33,7 +32,8 @@ pub(super) struct ChoiceArgs {
     /// Number of products over which the preparation is amortised [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     expected_calls: Option<u64>,
-    /// Largest size of the packed matrix in bytes, such as 2G, 512M or 1000000
+    /// Largest size of the packed matrix in bytes, such as 2G, 512M or 1000000 [default: 8 times
+    /// that of plain CSR, or 64M if that is more, within the memory of the device]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory_limit: Option<u64>,
     /// Profile of measured coefficients, in RON, as written by `sparseop tune` [default: the one
@@ -120,6 +120,24 @@ impl ChoiceArgs {
             ("--remember", self.remember),
         ];
         given.into_iter().filter_map(|(option, is_given)| is_given.then_some(option)).collect()
+    }
+
+    /// Warns of given options that have no effect: with a given plan all that belong to the choice,
+    /// and those of timing runs if there is none.
+    pub(super) fn warn_of_ignored_options(&self, plan_is_given: bool, console: &Console) {
+        let (mut ignored, why) = (self.options_of_timing(), "the plan is given");
+        if plan_is_given {
+            ignored.extend(self.tuning.filter(|m| *m == TuningMethod::Predict).map(|_| "--tuning"));
+            ignored.extend(self.expected_calls.map(|_| "--expected-calls"));
+            ignored.extend(self.profile.as_ref().map(|_| "--profile"));
+        }
+        let calibrates = self.tuning == Some(TuningMethod::Calibrate);
+        let why = if plan_is_given { why } else { "only --tuning calibrate uses it" };
+        let of_calibration = ["--calibration-seconds", "--cold"];
+        ignored.retain(|option| plan_is_given || (!calibrates && of_calibration.contains(option)));
+        for option in ignored {
+            console.warn(&format!("{option} is ignored: {why}"));
+        }
     }
 
     /// Settings of the calibration.
@@ -225,12 +243,13 @@ fn precision_parser() -> impl TypedValueParser<Value = Precision> {
 
 /// Parses a number of bytes with an optional unit of 2¹⁰, 2²⁰, 2³⁰ or 2⁴⁰.
 fn parse_bytes(text: &str) -> Result<u64, String> {
-    let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
-    let unit = units.into_iter().find_map(|(suffix, shift)| {
-        let digits = text.strip_suffix([suffix, suffix.to_ascii_lowercase()])?;
-        Some((digits, 1u64 << shift))
-    });
-    let (digits, unit) = unit.unwrap_or((text, 1));
+    let units = [("k", 10), ("m", 20), ("g", 30), ("t", 40)];
+    let lower = text.to_ascii_lowercase();
+    let bytes = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
+    let unit = units
+        .into_iter()
+        .find_map(|(suffix, shift)| Some((bytes.strip_suffix(suffix)?.trim_end(), 1u64 << shift)));
+    let (digits, unit) = unit.unwrap_or((bytes, 1));
     let wrong = || "write a whole number of bytes, such as 2G, 512M or 1000000".to_owned();
     digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)
 }
@@ -250,10 +269,10 @@ mod tests {
     #[test]
     fn bytes_with_and_without_a_unit() {
         assert_eq!(
-            ["17", "1K", "512m", "2G"].map(|t| parse_bytes(t).unwrap()),
-            [17, 1 << 10, 512 << 20, 2 << 30]
+            ["17", "17B", "1K", "512m", "2G", "2GB", "2 GiB"].map(|t| parse_bytes(t).unwrap()),
+            [17, 17, 1 << 10, 512 << 20, 2 << 30, 2 << 30, 2 << 30]
         );
-        for wrong in ["", "G", "-1", "1.5G", "2GB", "99999999999T"] {
+        for wrong in ["", "G", "-1", "1.5G", "B", "99999999999T"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
     }

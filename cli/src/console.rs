@@ -146,7 +146,9 @@ impl Console {
 
 /// Writes a line to standard error. Errors of the stream are ignored.
 fn say(message: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", printable_lines(message.trim_end()));
+    // One write, which those of other processes do not cut.
+    let line = printable_lines(message.trim_end()) + "\n";
+    let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// Escapes the control characters of a text except the ends of its lines: names and reasons may

@@ -28,6 +28,8 @@ mod tune;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use console::{Console, Verbosity, cause_chain, is_broken_pipe, print_help};
+use sparseop::Device;
+use sparseop::device::DEVICE_VARIABLE;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{self, Path, PathBuf};
@@ -84,17 +86,29 @@ enum Command {
 }
 
 impl Command {
-    /// A file that is named for two outputs.
-    fn repeated_output(&self) -> Option<PathBuf> {
-        let files = match self {
-            Self::Solve(args) => args.outputs(),
-            Self::Tune(args) => args.outputs(),
-            _ => Vec::new(),
+    /// A sentence about a file that is named for two outputs, or for an input and an output.
+    fn repeated_file(&self) -> Option<String> {
+        let (inputs, outputs) = match self {
+            Self::Apply(args) => (args.inputs(), args.outputs()),
+            Self::Solve(args) => (args.inputs(), args.outputs()),
+            Self::Tune(args) => (args.inputs(), args.outputs()),
+            _ => return None,
         };
-        // A device or a pipe takes several outputs.
-        let files = files.into_iter().filter(|file| !file.metadata().is_ok_and(|f| !f.is_file()));
-        let mut known = BTreeSet::new();
-        files.into_iter().find(|file| !known.insert(resolved(file)))
+        let sentence = |file: &Path, what: &str| {
+            let file = file.display().to_string();
+            Some(format!("{} is the file of {what}", sparseop::printable(&file)))
+        };
+        let mut known: BTreeSet<PathBuf> = inputs.iter().map(|file| resolved(file)).collect();
+        let read = known.clone();
+        for file in &outputs {
+            // A device or a pipe takes several outputs.
+            if !file.metadata().is_ok_and(|f| !f.is_file()) && !known.insert(resolved(file)) {
+                let is_read = read.contains(&resolved(file));
+                let what = if is_read { "an input and of an output" } else { "two outputs" };
+                return sentence(file, what);
+            }
+        }
+        None
     }
 }
 
@@ -123,15 +137,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return USAGE;
         }
     };
-    if let Some(file) = cli.command.repeated_output() {
-        let file = file.display().to_string();
-        let message = format!("{} is the file of two outputs", sparseop::printable(&file));
+    if let Some(message) = cli.command.repeated_file() {
         let usage = Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message);
         let _ = usage.print();
         return USAGE;
     }
     let console = Console::new(cli.verbosity);
     signals::handle(&console);
+    warn_of_device(&console);
     let done = match &cli.command {
         Command::Analyze(args) => analyze::run(args, &console),
         Command::Bench(args) => bench::run(args, &console),
@@ -159,6 +172,23 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             console.error(&cause_chain(&error));
             FAILURE
         }
+    }
+}
+
+/// Warns if the environment asks for a GPU that cannot be used.
+fn warn_of_device(console: &Console) {
+    let asked = std::env::var(DEVICE_VARIABLE).unwrap_or_default();
+    if matches!(&*asked, "" | "auto" | "cpu") {
+        return;
+    }
+    if let Some(reason) = Device::why_no_gpu() {
+        let asked = sparseop::printable(&asked);
+        let said = if reason.contains(DEVICE_VARIABLE) {
+            reason
+        } else {
+            format!("{DEVICE_VARIABLE}={asked}: {reason}")
+        };
+        console.warn(&format!("{said}; the device `auto` is the CPU"));
     }
 }
 

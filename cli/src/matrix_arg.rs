@@ -98,6 +98,14 @@ fn spelled(text: &OsStr) -> Option<&str> {
 }
 
 impl MatrixArg {
+    /// The file, if it is one.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::Path(path) if !path.is_dir() => Some(path.clone()),
+            _ => None,
+        }
+    }
+
     /// Generated matrices in order, the files of a folder by name, or a single file.
     fn expand(&self, console: &Console) -> Result<Vec<MatrixSource>> {
         let folder = match self {
@@ -138,6 +146,14 @@ impl MatrixArg {
 }
 
 impl MatrixSource {
+    /// The file, if it is one.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::Path(path) => Some(path.clone()),
+            Self::Gallery(_) => None,
+        }
+    }
+
     /// The matrix's name: that of the file, its control characters escaped, or the specification in
     /// a form that can be typed again.
     pub(super) fn name(&self) -> String {
@@ -168,6 +184,11 @@ impl MatrixSource {
     fn meant(&self) -> Option<String> {
         let Self::Path(path) = self else { return None };
         let spec = path.to_str().filter(|_| !path.exists())?;
+        // Without the prefix, or with a misspelt one.
+        let spec = match spec.split_once(':') {
+            Some((prefix, spec)) if prefix.starts_with(['g', 'G']) => spec,
+            _ => spec,
+        };
         gallery::Spec::parse_all(spec).ok()?;
         Some(format!("{}{spec}", gallery::Spec::PREFIX))
     }
@@ -190,9 +211,9 @@ impl MatrixSource {
                     } else {
                         "reading"
                     };
-                    bar.set_length(progress.total);
-                    bar.set_position(progress.done);
                     bar.set_message(format!("{doing} {name}"));
+                    bar.set_length(progress.total);
+                    bar.set_position(progress.done.min(progress.total));
                 };
                 let above = AtomicU64::new(0);
                 let read =

@@ -270,11 +270,18 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
         console.note(&format!("{} of {} have no rows", step.empty, ranks(step.ranks)));
     }
     console.note(&format!(
-        "ranks on {}; messages take {latency_us} µs + bytes / {bandwidth_gbps} GB/s; rows, \
+        "ranks on {}; messages take {} µs + bytes / {} GB/s; rows, \
          entries, halo bytes and neighbours are the largest of a part",
         device.spec().name,
+        shortest(latency_us),
+        shortest(bandwidth_gbps),
     ));
     console.print(&text)
+}
+
+/// A number without the digits that a change of units adds.
+fn shortest(number: f64) -> f32 {
+    number as f32
 }
 
 impl SimulatedStep {

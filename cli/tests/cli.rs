@@ -74,6 +74,10 @@ fn wrong_usage_exits_with_2_and_names_the_nearest_spelling() {
         (&["analyze", "a.mtx", "-q", "-v"], "cannot be used with"),
         (&["solve", "a.mtx", "--out", "b", "--history", "./b"], "the file of two outputs"),
         (&["tune", "a.mtx", "--out", "b", "--records", "b"], "the file of two outputs"),
+        (&["tune", "--from", "a.zst", "--out", "./a.zst"], "of an input and of an output"),
+        (&["tune", "a.mtx", "--validate", "b", "--out", "b"], "of an input and of an output"),
+        (&["apply", "a.mtx", "--out", "a.mtx"], "of an input and of an output"),
+        (&["solve", "a.mtx", "--rhs", "b", "--out", "b"], "of an input and of an output"),
         (&["tune", "a.mtx", "--out", "b", "--report", "b.journal"], "the file of two outputs"),
         (&["analyze"], "<MATRIX>..."),
         (&["analise", "a.mtx"], "analyze"),
@@ -278,6 +282,7 @@ fn bench_prints_one_object_a_line_with_exactly_these_keys() {
         "calibrated_plan",
         "prepare_us",
         "runs",
+        "busy",
     ];
     let positions = top.map(|key| text.find(&format!("\"{key}\":")).unwrap());
     assert!(positions.is_sorted(), "{text}");

@@ -452,7 +452,7 @@ fn kept_measurements_give_the_same_profile_again() {
         (older.lines().next().unwrap(), "header line"),
     ] {
         fs::write(&older_file, text).unwrap();
-        let args = ["tune", "--from", &plain, "--validate", &older_file, "--records", &older_file];
+        let args = ["tune", "--from", &plain, "--validate", &older_file];
         let refused = sparseop(&args).assert().code(1);
         let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
         assert!(said.contains(expected), "{said}");

@@ -322,7 +322,7 @@ impl Display for TimingOutcome {
                     if *early { ", eliminated early" } else { "" }
                 )
             }
-            Self::Undecided => f.write_str("undecided at the time limit"),
+            Self::Undecided => f.write_str("undecided: the times vary more than they differ"),
             // The reason may be that of a stored timing run.
             Self::Failed { reason } => write!(f, "failed: {}", printable(reason)),
             Self::NoRoom { needed, left } => {

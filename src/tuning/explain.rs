@@ -317,7 +317,11 @@ fn write_timing_run(f: &mut fmt::Formatter<'_>, when: &str, timing_run: &TimingR
     writeln!(
         f,
         "{}",
-        if timing_run.decided { "; decided" } else { "; undecided at the time limit" }
+        if timing_run.decided {
+            "; decided"
+        } else {
+            "; undecided: the fastest differ by less than their times vary"
+        }
     )?;
     let predicted = timing_run.predicted();
     if *predicted != timing_run.winner {

@@ -15,6 +15,7 @@ impl Profile {
         let on = Target::of(&self.device);
         let examples = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
         let plans = examples.filter_map(|text| text.parse::<Plan>().ok());
+        let plans = plans.filter(|plan| plan.is_eligible(on));
         let unknown = plans.filter(|plan| {
             let kernel = plan.cost_key(on);
             self.coefficients(scalar, kernel).is_none()

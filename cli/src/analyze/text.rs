@@ -5,7 +5,7 @@ use crate::console::{Left, Right, count, duration, percent, table};
 use sparseop::Plan;
 use sparseop::analysis::{Bin, Distinct, Pattern, Structure, Symmetry, TAIL_MULTIPLES};
 use sparseop::formats::FormatKind;
-use sparseop::tuning::decision::{Basis, Candidate, Decision, Verdict};
+use sparseop::tuning::decision::{Basis, Candidate, Decision, TimingOutcome, Verdict};
 use sparseop::tuning::explain::{AuxiliaryPackings, Explanation, reason, size};
 use std::fmt::{self, Write};
 
@@ -14,6 +14,9 @@ const BINS: usize = 16;
 
 /// Number of characters of its longest bar.
 const BAR: usize = 40;
+
+/// Outcome of a timing run without a winner.
+const UNDECIDED: &str = "undecided: the fastest differ by less than their times vary";
 
 /// Number of candidates below the answer.
 const SHOWN: usize = 5;
@@ -55,21 +58,24 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
             FormatKind::Csr => "the best plan of another format",
             _ => "the best plan of CSR",
         };
-        let gain = match format!("{:.2}", other / chosen) {
-            times if times == "1.00" => format!("as fast as {}, {what}", reference.plan),
-            _ if other < chosen => {
-                format!(
-                    "none: {}, {what}, takes {:.2} of that time",
-                    reference.plan,
-                    other / chosen
-                )
+        // The ratio of a verdict is that of times of the same rounds.
+        let ratio = match &reference.verdict {
+            Verdict::Timed(TimingOutcome::Slower { ratio, .. } | TimingOutcome::Tied { ratio }) => {
+                *ratio
+            }
+            _ => other / chosen,
+        };
+        let gain = match format!("{ratio:.2}") {
+            times if times == "1.00" => format!("none: as fast as {}, {what}", reference.plan),
+            _ if ratio < 1.0 => {
+                format!("none: {}, {what}, takes {ratio:.2} of that time", reference.plan)
             }
             times => format!("{times} times as fast as {}, {what}", reference.plan),
         };
         write!(out, "gain     {gain}")?;
         let calls = explanation(findings).break_even().map(f64::ceil);
         match calls.filter(|calls| *calls >= 1.0) {
-            Some(calls) => writeln!(out, "; amortised after {calls:.0} products")?,
+            Some(calls) => writeln!(out, "; packing amortised after {calls:.0} products")?,
             None => writeln!(out)?,
         }
         let why = match &reference.verdict {
@@ -99,7 +105,7 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
             "timing run {} plans in {}; {}",
             run.timed(),
             duration(run.seconds),
-            if run.decided { "decided" } else { "undecided at the time limit" }
+            if run.decided { "decided" } else { UNDECIDED }
         )?,
         Basis::Checked { timing_run, products, limit } => writeln!(
             out,

@@ -249,7 +249,9 @@ fn time<T: Scalar>(
     comparison: &Comparison<'_, T>,
 ) -> Vec<Result<Samples, Error>> {
     let policy = Policy::of(comparison.device).in_state(comparison.cache);
-    let policy = Policy { seconds: comparison.seconds * ready.len() as f64, ..policy };
+    // More time is more rounds.
+    let max_rounds = (policy.max_rounds as f64 * comparison.seconds.max(1.0)) as usize;
+    let policy = Policy { seconds: comparison.seconds * ready.len() as f64, max_rounds, ..policy };
     let mut batches: Vec<_> =
         ready.iter_mut().map(|e| |products| e.engine.batch(products)).collect();
     let mut batches: Vec<&mut TimedBatch<'_>> = batches.iter_mut().map(|b| b as _).collect();

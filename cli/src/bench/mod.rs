@@ -99,7 +99,8 @@ pub(super) struct BenchArgs {
     #[arg(long, conflicts_with_all = ["plans", "baselines", "vectors", "transpose", "cache"])]
     #[arg(conflicts_with_all = ["path", "seconds"])]
     first: bool,
-    /// Approximate time for each plan and baseline, in seconds
+    /// Approximate time for each plan and baseline, in seconds; short products take less, as there
+    /// are at most 200 rounds a second
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
     /// Print one JSON object per line
@@ -205,7 +206,7 @@ fn bench<T: Peers>(
             console.error(&format!("{}: {error}", source.name()));
         }
     }
-    let report = BenchReport {
+    let mut report = BenchReport {
         matrix: source.name(),
         nrows: a.nrows(),
         ncols: a.ncols(),
@@ -222,6 +223,7 @@ fn bench<T: Peers>(
         calibrated_plan: calibrated,
         prepare_us,
         runs,
+        busy: None,
     };
     let contention = contention.filter(|_| device == Device::Cpu);
     let mut busy = noise::spread(&report.runs).or(contention);
@@ -231,9 +233,10 @@ fn bench<T: Peers>(
         matrix.busy.clone_from(&busy);
         page.add(matrix);
     }
-    if let Some(busy) = busy {
+    if let Some(busy) = &busy {
         console.warn(&format!("{}: {busy}", source.name()));
     }
+    report.busy = busy;
     Ok(report)
 }
 

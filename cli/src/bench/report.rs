@@ -36,6 +36,8 @@ pub(super) struct BenchReport {
     pub(super) calibrated_plan: Option<Plan>,
     pub(super) prepare_us: PrepareUs,
     pub(super) runs: Vec<BenchRun>,
+    /// A sign that other work disturbed the measurements.
+    pub(super) busy: Option<String>,
 }
 
 /// Microseconds of the preparation of `auto`'s operator.
@@ -226,7 +228,7 @@ impl BenchReport {
         )?;
         let reference = self.reference();
         let ratio =
-            reference.map_or_else(String::new, |run| format!("speed-up on {}", short_name(run)));
+            reference.map_or_else(String::new, |run| format!("speed-up over {}", short_name(run)));
         // Columns with true are details.
         let all = [
             (false, ("plan", Left)),
@@ -265,7 +267,9 @@ impl BenchReport {
             };
             let error = format!("{:.1e}", run.rel_error);
             let gflops = format!("{gflops:.2}");
-            let mark = mark.to_owned();
+            let by = run.spmm_plan.as_ref().map(|plan| format!("multiplied by {plan}"));
+            let marks = [(!mark.is_empty()).then(|| mark.to_owned()), by];
+            let mark = marks.into_iter().flatten().collect::<Vec<_>>().join(", ");
             let cells = [name, median, least, gflops, gbps, bytes, error, speed_up, mark];
             let cells = cells.into_iter().zip(all);
             cells.filter(|(_, (detail, _))| is_shown(*detail)).map(|(cell, _)| cell).collect()
@@ -343,7 +347,7 @@ impl Summary {
             means.iter().map(|(name, mean)| format!("{name} {mean:.2}")).collect();
         let (matrices, reference) = (self.matrices, &self.reference);
         format!(
-            "speed-up on {reference}, geometric mean over {matrices} matrices: {}\n",
+            "speed-up over {reference}, geometric mean over {matrices} matrices: {}\n",
             means.join(", ")
         )
     }
@@ -386,6 +390,7 @@ mod tests {
             calibrated_plan: (auto_plan == "coo").then(|| "ell".parse().unwrap()),
             prepare_us: PrepareUs { analyze: 0.0, select: 0.0, check: 0.0, pack: 0.0, upload: 0.0 },
             runs: runs.collect(),
+            busy: None,
         }
     }
 
@@ -401,7 +406,7 @@ mod tests {
         assert_eq!(report.reference().map(|run| run.plan.as_str()), Some("sell"));
         let table = report.table(false).unwrap();
         assert!(
-            table.contains("speed-up on cusparse") && table.contains("cusparse csr_alg1"),
+            table.contains("speed-up over cusparse") && table.contains("cusparse csr_alg1"),
             "{table}"
         );
     }
@@ -442,7 +447,7 @@ mod tests {
         assert!(table.contains("<- auto\n") && table.contains("<- calibrated\n"), "{table}");
         assert_eq!(
             summary.text(),
-            "speed-up on sprs, geometric mean over 2 matrices: ell 8.00, fastest plan 8.00, auto \
+            "speed-up over sprs, geometric mean over 2 matrices: ell 8.00, fastest plan 8.00, auto \
              4.00, coo 2.00\n"
         );
     }

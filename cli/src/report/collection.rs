@@ -57,7 +57,7 @@ fn cards(matrices: &[Matrix]) -> Markup {
     if let Some(r) = speed_up {
         let least =
             if r.count > 1 { format!(" (least {})", times(r.least)) } else { String::new() };
-        cards.push(card(times(r.mean), &format!("speed-up on the best baseline{mean}{least}")));
+        cards.push(card(times(r.mean), &format!("speed-up over the best baseline{mean}{least}")));
     }
     if let Some(r) = regret {
         let worst = if r.count > 1 { format!(" (worst {})", lost(r.most)) } else { String::new() };

@@ -155,7 +155,7 @@ pub(super) fn table(matrices: &[Matrix]) -> Markup {
                         th rowspan="2" scope="col" { "class" }
                         th rowspan="2" scope="col" class="number" { "matrices" }
                         th colspan="4" scope="colgroup" { "time lost by the choice" }
-                        th colspan="2" scope="colgroup" { "speed-up on the best baseline" }
+                        th colspan="2" scope="colgroup" { "speed-up over the best baseline" }
                     }
                     tr {
                         @for head in ["geometric mean", "95th percentile", "worst"] {

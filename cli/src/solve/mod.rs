@@ -26,7 +26,7 @@ use std::path::PathBuf;
 ///
 /// Without --rhs, b is A times all ones, and the solution is all ones. The initial x is zero.
 /// Without --out and --json a summary is printed. If the method does not converge, the exit code is
-/// 1 and the last iterate is written.
+/// 1, and the x with the least residual is written: after no progress the initial one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Methods:
@@ -68,10 +68,10 @@ pub(super) struct SolveArgs {
     /// Preconditioner
     #[arg(long, value_name = "NAME", default_value = "none")]
     preconditioner: Preconditioner,
-    /// Number of iterations of gmres between restarts
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    /// Number of iterations of gmres between restarts [default: 30]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=Method::MAX_RESTART as u64))]
-    restart: u64,
+    restart: Option<u64>,
     /// Bounds of the (preconditioned) eigenvalues, for chebyshev [default: estimated]
     #[arg(long, value_name = "MIN,MAX", value_parser = parse_bounds)]
     eigenvalues: Option<(f64, f64)>,
@@ -103,6 +103,11 @@ pub(super) struct SolveArgs {
 }
 
 impl SolveArgs {
+    /// Files that are read.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        self.matrix.file().into_iter().chain(self.rhs.clone()).collect()
+    }
+
     /// Files of the results.
     pub(super) fn outputs(&self) -> Vec<PathBuf> {
         self.out.iter().chain(&self.history).cloned().collect()
@@ -200,10 +205,13 @@ impl SolveArgs {
     /// Warns of options that the method does not use.
     fn warn_of_ignored_options(&self, console: &Console) {
         let (power, chebyshev) = (self.method == Name::Power, self.method == Name::Chebyshev);
+        let restarts = matches!(self.method, Name::Gmres | Name::Auto);
+        self.choice.warn_of_ignored_options(self.plan.is_some(), console);
         for (option, ignored) in [
             ("--rhs", power && self.rhs.is_some()),
             ("--preconditioner", power && self.preconditioner != Preconditioner::None),
             ("--timing", power && self.timing),
+            ("--restart", !restarts && self.restart.is_some()),
             ("--eigenvalues", !chebyshev && self.eigenvalues.is_some()),
         ] {
             if ignored {
@@ -295,7 +303,7 @@ fn method_of(args: &SolveArgs, name: Name) -> Method {
     match name {
         Name::SingleReductionCg => Method::SingleReductionCg,
         Name::Bicgstab => Method::BiCgStab,
-        Name::Gmres => Method::Gmres { restart: args.restart as usize },
+        Name::Gmres => Method::Gmres { restart: args.restart.unwrap_or(30) as usize },
         Name::Chebyshev => Method::Chebyshev { bounds: args.eigenvalues },
         Name::Auto | Name::Cg | Name::Power => Method::Cg,
     }

@@ -137,6 +137,13 @@ pub(super) struct TuneArgs {
 }
 
 impl TuneArgs {
+    /// Files that are read.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        let matrices = self.matrices.iter().filter_map(MatrixArg::file);
+        let measurements = self.from.iter().chain(&self.validate).chain(&self.held_out);
+        matrices.chain(measurements.chain(&self.classes).cloned()).collect()
+    }
+
     /// Files of the results, and the journal.
     pub(super) fn outputs(&self) -> Vec<PathBuf> {
         let results = self.out.iter().chain(&self.records).chain(self.report.path()).cloned();
@@ -240,6 +247,8 @@ fn finish(
     }
     if let Some(out) = &args.out {
         refit.profile.write(out)?;
+        let out = out.display();
+        console.note(&format!("wrote {out}; commands use it with --profile {out}"));
     }
     if !left_out.is_empty() {
         console.warn(&format!(
