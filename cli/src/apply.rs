@@ -34,8 +34,8 @@ pub(super) struct ApplyArgs {
     /// Storage plan to use instead of the chosen one
     #[arg(long, value_name = "PLAN")]
     plan: Option<Plan>,
-    /// Print one JSON object, including y unless --out is given; elements that are not finite are the
-    /// texts "NaN", "Infinity" and "-Infinity"
+    /// Print one JSON object, including y unless --out is given, with "NaN", "Infinity" and
+    /// "-Infinity" for elements that are not finite
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -230,15 +230,27 @@ impl MatrixSource {
             Some(meant) => anyhow!("{error}; did you mean `{meant}`?"),
             None => error.into(),
         })?;
-        if let Some(said) = not_finite(matrix.values()) {
+        if let Some(said) = not_finite_in(matrix.values()) {
             console.warn(&format!("{}: {said}", self.name()));
         }
         Ok(matrix)
     }
 }
 
+/// Sentence about values that are not finite. None without them.
+fn not_finite_in<T: Scalar>(values: &[T]) -> Option<String> {
+    let count = |is: fn(f64) -> bool| values.par_iter().filter(|v| is(v.to_f64())).count() as u64;
+    match count(|value| !value.is_finite()) {
+        0 => None,
+        all => {
+            let nan = count(f64::is_nan);
+            not_finite(nan, all - nan, values.len() as u64)
+        }
+    }
+}
+
 /// Sentence about listed entries above the diagonal of a symmetric file. None without them.
-fn above_the_diagonal(count: u64) -> Option<String> {
+pub(super) fn above_the_diagonal(count: u64) -> Option<String> {
     (count > 0).then(|| {
         format!(
             "{} above the diagonal of a symmetric file, which lists the lower triangle; \
@@ -249,16 +261,11 @@ fn above_the_diagonal(count: u64) -> Option<String> {
 }
 
 /// Sentence about values that are not finite. None without them.
-fn not_finite<T: Scalar>(values: &[T]) -> Option<String> {
-    let count = |is: fn(f64) -> bool| values.par_iter().filter(|v| is(v.to_f64())).count();
-    let all = count(|value| !value.is_finite());
-    (all > 0).then(|| {
-        let nan = count(f64::is_nan);
-        let infinite = all - nan;
+pub(super) fn not_finite(nan: u64, infinite: u64, values: u64) -> Option<String> {
+    (nan + infinite > 0).then(|| {
         format!(
-            "{nan} of the {} values are NaN and {infinite} infinite; products are NaN or infinite \
-             in their rows",
-            values.len()
+            "{nan} of the {values} values are NaN and {infinite} infinite; products are NaN or \
+             infinite in their rows"
         )
     })
 }
@@ -269,8 +276,8 @@ mod tests {
 
     #[test]
     fn values_that_are_not_finite_are_counted() {
-        assert_eq!(not_finite(&[1.0f64, -2.0]), None);
-        let said = not_finite(&[1.0f32, f32::NAN, f32::INFINITY, f32::NEG_INFINITY]).unwrap();
+        assert_eq!(not_finite_in(&[1.0f64, -2.0]), None);
+        let said = not_finite_in(&[1.0f32, f32::NAN, f32::INFINITY, f32::NEG_INFINITY]).unwrap();
         assert!(said.starts_with("1 of the 4 values are NaN and 2 infinite"), "{said}");
         assert_eq!(above_the_diagonal(0), None);
         assert!(above_the_diagonal(1).unwrap().starts_with("1 entry above the diagonal"));

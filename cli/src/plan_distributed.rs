@@ -5,7 +5,9 @@ use super::console::{Console, Right, count, duration, percent, table};
 use super::matrix_arg::{MatrixSource, parser};
 use anyhow::Result;
 use serde::Serialize;
-use sparseop::{Device, Scalar, ScalarKind};
+use sparseop::analysis::Analysis;
+use sparseop::matrix::CsrView;
+use sparseop::{Device, ErrorKind, Plan, Scalar, ScalarKind, SparseOpBuilder, Tuning};
 use sparseop_distributed::{Link, ScalingStep, simulate};
 
 /// Largest number of ranks.
@@ -17,8 +19,9 @@ const EFFICIENT: f64 = 0.5;
 /// Predicted products on many ranks: parts, messages, and the number of ranks where scaling ends
 ///
 /// The matrix is partitioned for every number of ranks, and messages are counted; nothing is
-/// multiplied. A rank has a CPU like this one, or a GPU like that of `--device`, and the plan that
-/// is predicted for the whole matrix. Compute time is that of the part with the most work. Message
+/// multiplied. A rank has a CPU like this one, or a GPU like that of `--device`, and a plan whose
+/// products have the same bits on any number of ranks. A single operator may have a faster one,
+/// which is printed as well. Compute time is that of the part with the most work. Message
 /// time follows from the latency and bandwidth of the link. Messages overlap with interior rows, on
 /// GPUs if these have a million entries.
 #[derive(Debug, clap::Args)]
@@ -75,10 +78,18 @@ struct Simulated {
     device: String,
     latency_us: f64,
     bandwidth_gbps: f64,
+    single: Option<SingleOperator>,
     product: Option<ScalingEnd>,
     /// An iteration of CG: a product, two sums over all ranks, and vector operations.
     iteration: Option<ScalingEnd>,
     ranks: Vec<SimulatedStep>,
+}
+
+/// The operator of a single process, with any plan.
+#[derive(Serialize)]
+struct SingleOperator {
+    plan: Plan,
+    product_us: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -188,6 +199,7 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
         ..usual
     };
     let (latency_us, bandwidth_gbps) = (link.latency * 1e6, link.bandwidth * 1e-9);
+    let single = single(a.view(), &builder, &device)?;
     let steps = simulate(a.view(), &args.ranks.0, &builder, &device, link)?;
     let product = ScalingEnd::of(&steps, |step| step.product_seconds);
     let iteration = ScalingEnd::of(&steps, ScalingStep::iteration_seconds);
@@ -208,6 +220,7 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
             device: device.spec().name,
             latency_us,
             bandwidth_gbps,
+            single,
             product,
             iteration,
             ranks: steps.iter().map(SimulatedStep::of).collect(),
@@ -265,8 +278,11 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
             duration(end.fastest_us * 1e-6),
         );
     }
+    if let Some(SingleOperator { plan, product_us: Some(us) }) = &single {
+        text += &format!("without ranks: {plan}, {} per product\n", duration(us * 1e-6));
+    }
     let empty = steps.iter().filter(|step| step.empty > 0).min_by_key(|step| step.ranks);
-    if let Some(step) = empty {
+    if let Some(step) = empty.filter(|step| step.ranks > 1) {
         console.note(&format!("{} of {} have no rows", step.empty, ranks(step.ranks)));
     }
     console.note(&format!(
@@ -282,6 +298,22 @@ fn plan<T: Scalar>(args: &PlanDistributedArgs, console: &Console) -> Result<()> 
 /// A number without the digits that a change of units adds.
 fn shortest(number: f64) -> f32 {
     number as f32
+}
+
+/// The predicted plan of a single operator, if one fits.
+fn single<T: Scalar>(
+    a: CsrView<'_, T>,
+    builder: &SparseOpBuilder,
+    device: &Device,
+) -> Result<Option<SingleOperator>> {
+    let builder = builder.clone().device(device.clone()).tuning(Tuning::Predict);
+    let decision = match builder.decide(&Analysis::of(a), T::KIND) {
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => return Ok(None),
+        decision => decision?,
+    };
+    let prediction = decision.chosen().and_then(|chosen| chosen.prediction);
+    let product_us = prediction.map(|prediction| prediction.product() * 1e-3);
+    Ok(Some(SingleOperator { plan: decision.plan, product_us }))
 }
 
 impl SimulatedStep {

@@ -11,8 +11,9 @@ fn the_simulation_says_where_scaling_ends() {
     let text = stdout(&["plan-distributed", "gallery:poisson2d,n=200", "--ranks", "1..4096"]);
     assert_eq!(
         text.lines().filter(|line| line.contains(" µs") || line.contains(" ns")).count(),
-        15
+        16
     );
+    assert!(text.contains("\nwithout ranks: "), "{text}");
     assert!(text.contains("scaling of products ends at "), "{text}");
     assert!(text.contains("scaling of iterations of CG ends at "), "{text}");
 }
@@ -35,6 +36,7 @@ fn the_simulation_as_json_has_these_keys() {
         "nrows",
         "product",
         "ranks",
+        "single",
     ];
     assert_eq!(keys, expected);
     let Value::Object(step) = &object["ranks"][1] else { panic!("{text}") };

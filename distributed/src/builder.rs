@@ -48,9 +48,10 @@ impl DistributedBuilder {
         Self { devices, part_of_row, balance, settings, time_limit, link, rank_device, nccl }
     }
 
-    /// Sets the part of every row, from 0. The bits of sums, and therefore of solutions, then
-    /// depend on the partition; those of products do not, but may differ from those without a given
-    /// partition on GPUs. By default parts are consecutive rows with about equally many entries.
+    /// Sets the part of every row, from 0. The bits of sums, of solutions, and of products with the
+    /// transposed matrix then depend on the partition; those of other products do not, but may
+    /// differ from those without a given partition on GPUs. By default parts are consecutive rows
+    /// with about equally many entries.
     #[must_use]
     pub fn partition(mut self, part_of_row: Vec<u32>) -> Self {
         self.part_of_row = Some(part_of_row);
@@ -256,8 +257,10 @@ impl DistributedBuilder {
         comm: Arc<dyn Communicator>,
         path: impl AsRef<Path>,
     ) -> Result<PartOp<T>, Error> {
-        let rows = market::read(&*comm, path.as_ref())?;
-        self.build_balanced(comm, rows, None)
+        let (partition, own, findings) = market::read(&*comm, path.as_ref())?;
+        let mut part = self.build_balanced(comm, (partition, own), None)?;
+        part.findings = findings;
+        Ok(part)
     }
 
     /// Reads a graph as [`read_part`](Self::read_part) reads a matrix, and builds the part of its
@@ -272,9 +275,11 @@ impl DistributedBuilder {
         comm: Arc<dyn Communicator>,
         path: impl AsRef<Path>,
     ) -> Result<PartOp<T>, Error> {
-        let (partition, own) = market::read(&*comm, path.as_ref())?;
+        let (partition, own, findings) = market::read(&*comm, path.as_ref())?;
         let rows = link_rows(&*comm, &partition, own)?;
-        self.build_balanced(comm, rows, None)
+        let mut part = self.build_balanced(comm, rows, None)?;
+        part.findings = findings;
+        Ok(part)
     }
 
     /// Builds the part of a rank from rows with equally many entries, after the ranks have

@@ -1,6 +1,6 @@
 //! Messages among the parts of an operator.
 
-use sparseop::{Error, Scalar, try_zeroed};
+use sparseop::{Error, Scalar, listed, reserved, try_zeroed};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -67,6 +67,22 @@ pub(crate) fn bytes_of_mut<T: Scalar>(numbers: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), size_of_val(numbers)) }
 }
 
+/// Appends bytes.
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
+pub(crate) fn extend(to: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Error> {
+    if to.capacity() - to.len() < bytes.len() {
+        // As much again, as for any growing vector.
+        let mut longer = reserved(2 * to.len().max(bytes.len()))?;
+        longer.append(to);
+        *to = longer;
+    }
+    to.extend_from_slice(bytes);
+    Ok(())
+}
+
 /// Gathers the numbers of all ranks, equally many of each, in the order of the ranks.
 pub(crate) fn gather_words(comm: &dyn Communicator, own: &[u64]) -> Result<Vec<Vec<u64>>, Error> {
     let lengths = vec![size_of_val(own); comm.size()];
@@ -81,11 +97,23 @@ pub(crate) fn gather_words(comm: &dyn Communicator, own: &[u64]) -> Result<Vec<V
 
 /// Adds numbers of all ranks, element by element.
 pub(crate) fn sum_words(comm: &dyn Communicator, own: &[u64]) -> Result<Vec<u64>, Error> {
-    let mut sums = vec![0; own.len()];
-    for words in gather_words(comm, own)? {
+    // Each rank adds a range of the numbers: none has those of all ranks.
+    let (size, rank) = (comm.size(), comm.rank());
+    let range = |rank: usize| own.len() * rank / size..own.len() * (rank + 1) / size;
+    let len = range(rank).len();
+    let sends = (0..size).map(|to| bytemuck::cast_slice(&own[range(to)]));
+    let sends: Vec<(usize, &[u8])> = others(comm, sends).collect();
+    let mut words = reported(comm, try_zeroed::<u64>(size * len))?;
+    let parts = words.chunks_mut(len.max(1)).map(bytemuck::cast_slice_mut::<u64, u8>);
+    let mut receives: Vec<(usize, &mut [u8])> = others(comm, parts).collect();
+    comm.exchange(&sends, &mut receives, &mut || {})?;
+    let mut sums = own[range(rank)].to_vec();
+    for (_, words) in words.chunks(len.max(1)).enumerate().filter(|(from, _)| *from != rank) {
         sums.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
     }
-    Ok(sums)
+    let lengths = (0..size).map(|rank| size_of::<u64>() * range(rank).len());
+    let all = comm.all_gather(bytemuck::cast_slice(&sums), &lengths.collect::<Vec<_>>())?;
+    Ok(all.chunks_exact(size_of::<u64>()).map(bytemuck::pod_read_unaligned).collect())
 }
 
 /// Gathers the bytes of all ranks, any number of each.
@@ -94,21 +122,23 @@ pub(crate) fn gather_bytes(comm: &dyn Communicator, own: &[u8]) -> Result<Vec<Ve
     let lengths: Vec<usize> = lengths.iter().map(|length| length[0] as usize).collect();
     let all = comm.all_gather(own, &lengths)?;
     let mut rest = &all[..];
-    Ok(lengths
-        .iter()
-        .map(|&length| {
-            let (bytes, others) = rest.split_at(length);
-            rest = others;
-            bytes.to_vec()
-        })
-        .collect())
+    let each = lengths.iter().map(|&length| {
+        let (bytes, others) = rest.split_at(length);
+        rest = others;
+        listed(bytes.iter().copied())
+    });
+    reported(comm, each.collect())
 }
 
 /// Sends the bytes `to[r]` to rank `r`, and returns those from each rank.
 pub(crate) fn all_to_all(comm: &dyn Communicator, to: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Error> {
-    let own: Vec<u64> = to.iter().map(|bytes| bytes.len() as u64).collect();
-    let lengths = gather_words(comm, &own)?;
-    let from = lengths.iter().map(|lengths| try_zeroed(lengths[comm.rank()] as usize));
+    let own: Vec<[u8; 8]> = to.iter().map(|bytes| (bytes.len() as u64).to_ne_bytes()).collect();
+    let mut lengths = own.clone();
+    let sends: Vec<(usize, &[u8])> = others(comm, own.iter().map(|l| &l[..])).collect();
+    let mut receives: Vec<(usize, &mut [u8])> =
+        others(comm, lengths.iter_mut().map(|length| &mut length[..])).collect();
+    comm.exchange(&sends, &mut receives, &mut || {})?;
+    let from = lengths.iter().map(|length| try_zeroed(u64::from_ne_bytes(*length) as usize));
     let mut from: Vec<Vec<u8>> = reported(comm, from.collect())?;
     let sends: Vec<(usize, &[u8])> = others(comm, to.iter().map(Vec::as_slice)).collect();
     let mut receives: Vec<(usize, &mut [u8])> =

@@ -30,9 +30,11 @@ mod choice;
 mod comm;
 mod deadline;
 mod devices;
+mod equality;
 mod explain;
 #[cfg(test)]
 mod failure_tests;
+mod findings;
 mod gpu;
 mod halo;
 mod links;
@@ -41,6 +43,7 @@ mod market;
 mod metis;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod multivectors;
 mod operator;
 mod part;
 mod partition;
@@ -56,7 +59,9 @@ pub use balance::Balance;
 pub use builder::DistributedBuilder;
 pub use comm::Communicator;
 pub use devices::Devices;
+pub use equality::check_equal;
 pub use explain::{DistributedExplanation, Link, PartSummary};
+pub use findings::FileFindings;
 #[cfg(feature = "metis")]
 pub use metis::metis_parts;
 #[cfg(feature = "mpi")]

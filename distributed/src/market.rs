@@ -1,12 +1,14 @@
 //! Reading of a Matrix Market file in parallel: every rank reads a range of its bytes.
 
 use crate::blocks::block_rows;
-use crate::comm::{Communicator, agree, sum_words};
+use crate::comm::{Communicator, agree, extend, sum_words};
+use crate::equality::{check_equal_words, hash};
+use crate::findings::FileFindings;
 use crate::partition::Partition;
 use crate::transpose::EntryArrays;
-use sparseop::matrix::market::{MarketPieces, shortened};
+use sparseop::matrix::market::{MarketEntries, MarketPieces, shortened};
 use sparseop::matrix::{CsrMatrix, Triplets};
-use sparseop::{Error, Scalar, ToCsr};
+use sparseop::{Device, Error, Scalar, ToCsr};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -17,28 +19,46 @@ const HEAD: usize = 1 << 16;
 /// First bytes of files compressed with gzip and zstd.
 const COMPRESSED: [&[u8]; 2] = [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd]];
 
+/// Rows of a file: the partition of all, and the own ones with the oddities of the file.
+pub(crate) type ReadRows<T> = (Partition, CsrMatrix<T>, FileFindings);
+
 /// Reads a `coordinate` file and returns the partition of its rows, by entries, and the own rows of
 /// this rank. No rank holds more than its range of the text and its entries.
 ///
 /// The result is that of [`market::read`](sparseop::matrix::market::read), whatever the number of
 /// ranks.
-pub(crate) fn read<T: Scalar>(
-    comm: &dyn Communicator,
-    path: &Path,
-) -> Result<(Partition, CsrMatrix<T>), Error> {
+pub(crate) fn read<T: Scalar>(comm: &dyn Communicator, path: &Path) -> Result<ReadRows<T>, Error> {
     let (size, rank) = (comm.size(), comm.rank());
-    let own = || {
-        let (mut file, length, pieces) = open(path)?;
+    let (mut file, length, pieces) = agree(comm, open(path))?;
+    let (nrows, ncols) = pieces.shape();
+    check_equal_words(
+        comm,
+        &[
+            ("versions of sparseop", hash(env!("CARGO_PKG_VERSION").as_bytes())),
+            ("scalar types", size_of::<T>() as u64),
+            ("files: lengths", length),
+            ("files: rows", nrows as u64),
+            ("files: columns", ncols as u64),
+            ("files: entries", pieces.declared()),
+        ],
+    )?;
+    let mut own = || {
+        check_memory(path, nrows.div_ceil(size), size)?;
         let body = pieces.body() as u64;
         let at =
             |rank: usize| body + (u128::from(length - body) * rank as u128 / size as u128) as u64;
         let lines = lines(&mut file, path, body, at(rank)..at(rank + 1))?;
-        let (rows, columns, values, count) = pieces.entries::<T>(path, &lines)?;
-        Ok((pieces, EntryArrays { rows, columns, values }, count))
+        pieces.entries::<T>(path, &lines)
     };
-    let (pieces, entries, count) = agree(comm, own())?;
-    let (nrows, ncols) = pieces.shape();
-    let lines = sum_words(comm, &[count])?[0];
+    let MarketEntries { rows, columns, values, lines, above } = agree(comm, own())?;
+    let count = |is: fn(f64) -> bool| values.iter().filter(|v| is(v.to_f64())).count() as u64;
+    let counts = [lines, above, count(f64::is_nan), count(f64::is_infinite)];
+    let counts = sum_words(comm, &counts)?;
+    let (lines, findings) = (
+        counts[0],
+        FileFindings { above_diagonal: counts[1], nan: counts[2], infinite: counts[3] },
+    );
+    let entries = EntryArrays { rows, columns, values };
     if lines != pieces.declared() {
         let message = format!("the file declares {} entries, but has {lines}", pieces.declared());
         return Err(Error::Market { path: path.to_owned(), line: None, message });
@@ -51,7 +71,20 @@ pub(crate) fn read<T: Scalar>(
             .and_then(|entries| Ok(ToCsr::to_csr(&entries)?.into_owned()))
     };
     let own = agree(comm, assembled())?;
-    Ok((partition, own))
+    Ok((partition, own, findings))
+}
+
+/// Checks that a rank has memory for the offsets of its rows.
+fn check_memory(path: &Path, rows: usize, ranks: usize) -> Result<(), Error> {
+    let (bytes, limit) = (rows as u64 * size_of::<usize>() as u64, Device::Cpu.memory()?);
+    if bytes <= limit {
+        return Ok(());
+    }
+    let message = format!(
+        "{rows} rows on each of {ranks} ranks take {bytes} bytes at least, above the limit of \
+         {limit}; use more hosts"
+    );
+    Err(Error::Market { path: path.to_owned(), line: None, message })
 }
 
 /// Partition of the rows by their entries, which are distributed over the ranks in any way.
@@ -124,7 +157,8 @@ fn lines(
             Err(error) => return Err(failed(error)),
         };
         let end = more[..count].iter().position(|&byte| byte == b'\n');
-        text.extend_from_slice(&more[..end.map_or(count, |end| end + 1)]);
+        let rest = &more[..end.map_or(count, |end| end + 1)];
+        extend(&mut text, rest)?;
     }
     text.drain(..skipped);
     Ok(text)
@@ -144,7 +178,7 @@ mod tests {
         let parts = on_threads(&ranks, ranks.clone(), |rank| read::<f64>(&*rank, path))?;
         let (mut row_ptr, mut columns, mut values) = (vec![0], Vec::new(), Vec::new());
         let ncols = parts[0].1.ncols();
-        for (part, (partition, own)) in parts.iter().enumerate() {
+        for (part, (partition, own, _)) in parts.iter().enumerate() {
             assert_eq!(partition.rows(part).len(), own.nrows());
             let before = columns.len();
             row_ptr.extend(own.row_ptr()[1..].iter().map(|end| end + before));
@@ -209,6 +243,25 @@ mod tests {
             let found = errors(&ranks, |rank| read::<f64>(&**rank, &path).map(drop));
             assert!(found.iter().all(Option::is_some), "{name}: {found:?}");
         }
+        let same = file("types.mtx", format!("{general}2 2 2\n1 1 1\n2 2 1\n"));
+        let longer = file("longer.mtx", format!("{general}2 2 2\n1 1 1\n2 2 10\n"));
+        let ranks = ThreadRank::group(3, Duration::from_secs(20), None);
+        let found = errors(&ranks, |rank| match rank.rank() {
+            2 => read::<f32>(&**rank, &same).map(drop),
+            _ => read::<f64>(&**rank, &same).map(drop),
+        });
+        let is_named = |found: Vec<Option<Error>>, what: &str| {
+            let mut found = found.iter();
+            assert!(found.all(|e| e.as_ref().unwrap().to_string().contains(what)), "{found:?}");
+        };
+        is_named(found, "0 and 2 have different scalar types");
+        let ranks = ThreadRank::group(3, Duration::from_secs(20), None);
+        let path = |rank: usize| if rank == 1 { &longer } else { &same };
+        let found = errors(&ranks, |rank| read::<f64>(&**rank, path(rank.rank())).map(drop));
+        is_named(found, "0 and 1 have different files: lengths");
+        let rows = file("rows.mtx", format!("{general}4000000000000 4 1\n1 1 1\n"));
+        let message = read_by(2, &rows).unwrap_err().to_string();
+        assert!(message.contains("rows"), "{message}");
         let compressed = read_by(2, &file("a.mtx.gz", [0x1f, 0x8b, 8, 0])).unwrap_err();
         assert!(compressed.to_string().contains("decompress it"), "{compressed}");
         let missing = read_by(2, Path::new("/nowhere/a.mtx")).unwrap_err().to_string();

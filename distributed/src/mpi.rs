@@ -4,18 +4,19 @@
 //! notice arrives or at the time limit. Messages are in buffers of this module, which are never
 //! freed after a failure: MPI may still write to them.
 
-use crate::comm::Communicator;
+mod state;
+
+use crate::comm::{Communicator, reported};
 use crate::deadline::Deadline;
 use mpi::Threading;
-use mpi::environment::Universe;
 use mpi::ffi::{
-    MPI_Comm, MPI_Comm_dup, MPI_Comm_set_errhandler, MPI_Get_count, MPI_Iallgatherv, MPI_Iprobe,
-    MPI_Irecv, MPI_Isend, MPI_Recv, MPI_Request, MPI_Request_free, MPI_Status, MPI_Test,
-    MPI_Testall, RSMPI_ANY_SOURCE, RSMPI_COMM_WORLD, RSMPI_ERRORS_RETURN, RSMPI_REQUEST_NULL,
-    RSMPI_STATUS_IGNORE, RSMPI_UINT8_T,
+    MPI_Comm_set_errhandler, MPI_Get_count, MPI_Iallgatherv, MPI_Ibarrier, MPI_Request, MPI_Status,
+    MPI_Test, MPI_Testall, RSMPI_COMM_SELF, RSMPI_COMM_WORLD, RSMPI_ERRORS_RETURN,
+    RSMPI_REQUEST_NULL, RSMPI_STATUS_IGNORE, RSMPI_UINT8_T,
 };
 use mpi::topology::Communicator as _;
 use sparseop::Error;
+use state::{MESSAGE_BYTES, MpiState, check, duplicate, failure};
 use std::fmt::{self, Debug};
 use std::mem;
 use std::os::raw::c_int;
@@ -24,47 +25,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Largest number of bytes of a message; more are sent in several, because MPI counts in 32 bits.
-const MESSAGE_BYTES: usize = 1 << 30;
-
-/// Tag of all messages.
-const TAG: c_int = 0;
-
 /// Polls for a result between two polls for a notice.
 const NOTICE_POLLS: u32 = 16;
 
 /// Polls without a result after which a waiting thread sleeps between polls.
 const BUSY_POLLS: u32 = 20_000;
 
-/// Largest number of bytes of a notice.
-const NOTICE_BYTES: usize = 1000;
-
 /// This process as a rank of an MPI job, which `mpirun` or Slurm has started.
 ///
 /// When the last reference is dropped, MPI is finalised unless a rank has failed: that would wait
-/// for the failed rank. After a failure the process should end with an error.
+/// for the failed rank. After a failure the process should end with an error. A rank that leaves
+/// for a reason of its own tells the others by [`fail`](Communicator::fail); otherwise they wait
+/// for it until the time limit.
 pub struct MpiRank {
     rank: usize,
     size: usize,
     limit: Duration,
     state: Mutex<MpiState>,
 }
-
-struct MpiState {
-    messages: MPI_Comm,
-    notices: MPI_Comm,
-    /// Rank and message of the first failure.
-    failure: Option<(usize, String)>,
-    sent: Vec<u8>,
-    received: Vec<u8>,
-    /// Finalises MPI when it is dropped. None after a failure, and if the caller has initialised
-    /// MPI.
-    universe: Option<Universe>,
-}
-
-// SAFETY: the handles of MPI are used with the lock of the state held, as the requested level of
-// threading demands.
-unsafe impl Send for MpiState {}
 
 impl Debug for MpiRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +53,11 @@ impl Debug for MpiRank {
 impl MpiRank {
     /// Joins the MPI job, and initialises MPI unless the caller has done so. A rank waits for the
     /// others no longer than `limit`, which must exceed the time that one rank may work while
-    /// others wait, for example to read a file.
+    /// others wait, for example to read a file. The initialisation of MPI itself waits for all
+    /// ranks without a limit.
+    ///
+    /// MPI's errors are returned instead of ending the process, on all communicators if this
+    /// initialises MPI.
     ///
     /// # Errors
     ///
@@ -91,11 +73,22 @@ impl MpiRank {
         let universe = universe.map(|(universe, _)| universe);
         let world = mpi::topology::SimpleCommunicator::world();
         let (rank, size) = (world.rank() as usize, world.size() as usize);
-        // SAFETY: MPI is initialised, and the handles are written before they are used.
-        let [messages, notices] = unsafe { [duplicate()?, duplicate()?] };
+        if universe.is_some() {
+            // Errors of pending collective calls are those of the first communicator.
+            // SAFETY: MPI is initialised.
+            unsafe {
+                for comm in [RSMPI_COMM_WORLD, RSMPI_COMM_SELF] {
+                    check("handle errors", MPI_Comm_set_errhandler(comm, RSMPI_ERRORS_RETURN))?;
+                }
+            }
+        }
+        // SAFETY: MPI is initialised, and every process makes these calls.
+        let [messages, notices, farewell] =
+            unsafe { [duplicate(limit)?, duplicate(limit)?, duplicate(limit)?] };
         let state = MpiState {
             messages,
             notices,
+            farewell,
             failure: None,
             sent: Vec::new(),
             received: Vec::new(),
@@ -183,98 +176,6 @@ impl MpiRank {
     }
 }
 
-impl MpiState {
-    /// Polls for a notice: the error of another rank.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::RankFailed`] if a notice has arrived.
-    fn poll_notices(&mut self) -> Result<(), Error> {
-        let mut arrived = 0;
-        // SAFETY: a status is plain data, which the probe writes.
-        let mut status: MPI_Status = unsafe { mem::zeroed() };
-        // SAFETY: the communicator is valid; the message is received with its probed length.
-        let (rank, bytes) = unsafe {
-            let probed = MPI_Iprobe(RSMPI_ANY_SOURCE, TAG, self.notices, &mut arrived, &mut status);
-            check("poll for notices", probed)?;
-            if arrived == 0 {
-                return Ok(());
-            }
-            let (rank, mut count) = (status.MPI_SOURCE, 0);
-            MPI_Get_count(&status, RSMPI_UINT8_T, &mut count);
-            let mut bytes = vec![0u8; count.max(0) as usize];
-            let to = bytes.as_mut_ptr().cast();
-            let received =
-                MPI_Recv(to, count, RSMPI_UINT8_T, rank, TAG, self.notices, RSMPI_STATUS_IGNORE);
-            check("receive a notice", received)?;
-            (rank as usize, bytes)
-        };
-        Err(Error::RankFailed { rank, message: String::from_utf8_lossy(&bytes).into_owned() })
-    }
-
-    /// Sends a notice to all other ranks, without waiting.
-    fn notify(&self, own: usize, size: usize, message: &str) {
-        let bytes = &message.as_bytes()[..message.len().min(NOTICE_BYTES)];
-        // Never freed: MPI may send it later.
-        let bytes: &'static [u8] = Vec::leak(bytes.to_vec());
-        for rank in (0..size).filter(|rank| *rank != own) {
-            // SAFETY: the bytes live forever, and no call waits for the request.
-            unsafe {
-                let mut request = RSMPI_REQUEST_NULL;
-                let (from, count) = (bytes.as_ptr().cast(), bytes.len() as c_int);
-                let (to, notices) = (rank as c_int, self.notices);
-                let sent = MPI_Isend(from, count, RSMPI_UINT8_T, to, TAG, notices, &mut request);
-                if sent == 0 {
-                    MPI_Request_free(&mut request);
-                }
-            }
-        }
-    }
-
-    /// Leaks the buffers, and leaves MPI running until the end of the process.
-    fn abandon(&mut self) {
-        mem::forget(mem::take(&mut self.sent));
-        mem::forget(mem::take(&mut self.received));
-        mem::forget(self.universe.take());
-    }
-
-    /// Starts to send or to receive the parts of a buffer, given by rank and length, in messages of
-    /// at most [`MESSAGE_BYTES`].
-    fn start(
-        &mut self,
-        transfers: &[(usize, usize)],
-        sends: bool,
-        requests: &mut Vec<MPI_Request>,
-        ranks: &mut Vec<usize>,
-    ) -> Result<(), Error> {
-        let mut at = 0;
-        for &(rank, length) in transfers {
-            for start in (0..length).step_by(MESSAGE_BYTES) {
-                let count = (length - start).min(MESSAGE_BYTES) as c_int;
-                // SAFETY: the message is inside of the buffer, which lives until the request is
-                // complete, or forever.
-                let (started, request) = unsafe {
-                    let mut request = RSMPI_REQUEST_NULL;
-                    let (to, kind, messages) = (rank as c_int, RSMPI_UINT8_T, self.messages);
-                    let code = if sends {
-                        let from = self.sent.as_ptr().add(at + start).cast();
-                        MPI_Isend(from, count, kind, to, TAG, messages, &mut request)
-                    } else {
-                        let into = self.received.as_mut_ptr().add(at + start).cast();
-                        MPI_Irecv(into, count, kind, to, TAG, messages, &mut request)
-                    };
-                    (code, request)
-                };
-                check("start a message", started)?;
-                requests.push(request);
-                ranks.push(rank);
-            }
-            at += length;
-        }
-        Ok(())
-    }
-}
-
 impl Communicator for MpiRank {
     fn rank(&self) -> usize {
         self.rank
@@ -293,9 +194,11 @@ impl Communicator for MpiRank {
         let mut state = self.state()?;
         let outgoing: Vec<_> = sends.iter().map(|(rank, bytes)| (*rank, bytes.len())).collect();
         let incoming: Vec<_> = receives.iter().map(|(rank, bytes)| (*rank, bytes.len())).collect();
-        state.sent.clear();
+        let lengths = [&outgoing, &incoming].map(|all| all.iter().map(|message| message.1).sum());
+        if let Err(error) = state.make_room(lengths) {
+            return Err(self.abort(state, error));
+        }
         sends.iter().for_each(|(_, bytes)| state.sent.extend_from_slice(bytes));
-        state.received.resize(incoming.iter().map(|message| message.1).sum(), 0);
         let (mut requests, mut ranks, mut expected) = (Vec::new(), Vec::new(), Vec::new());
         for (_, length) in &incoming {
             let starts = (0..*length).step_by(MESSAGE_BYTES);
@@ -330,19 +233,21 @@ impl Communicator for MpiRank {
             to.copy_from_slice(message);
             rest = others;
         }
+        state.release();
         Ok(())
     }
 
     fn all_gather(&self, own: &[u8], lengths: &[usize]) -> Result<Vec<u8>, Error> {
         let total: usize = lengths.iter().sum();
-        let mut all = sparseop::try_zeroed(total)?;
+        let mut all = reported(self, sparseop::try_zeroed(total))?;
         if total > MESSAGE_BYTES {
             return self.gather_by_messages(own, lengths, all);
         }
         let mut state = self.state()?;
-        state.sent.clear();
+        if let Err(error) = state.make_room([own.len(), total]) {
+            return Err(self.abort(state, error));
+        }
         state.sent.extend_from_slice(own);
-        state.received.resize(total, 0);
         let counts: Vec<c_int> = lengths.iter().map(|length| *length as c_int).collect();
         let starts = counts.iter().scan(0, |next, count| {
             let start = *next;
@@ -377,6 +282,7 @@ impl Communicator for MpiRank {
             return Err(self.abort(state, error));
         }
         all.copy_from_slice(&state.received);
+        state.release();
         Ok(all)
     }
 
@@ -422,40 +328,27 @@ impl MpiRank {
     }
 }
 
+impl MpiRank {
+    /// Waits until all ranks have ended their calls.
+    fn say_farewell(&self) -> Result<(), Error> {
+        let mut state = self.state()?;
+        // SAFETY: every rank makes this call once, on this communicator alone.
+        let (started, mut request) = unsafe {
+            let mut request = [RSMPI_REQUEST_NULL];
+            (MPI_Ibarrier(state.farewell, &mut request[0]), request)
+        };
+        let missing = |_: &[bool]| "another rank".to_owned();
+        let done = check("end", started);
+        let done = done.and_then(|()| self.wait(&mut state, &mut request, &missing));
+        done.map(drop).map_err(|error| self.abort(state, error))
+    }
+}
+
 impl Drop for MpiRank {
     fn drop(&mut self) {
-        let all_succeed =
-            !thread::panicking() && self.all_gather(&[0], &vec![1; self.size]).is_ok();
-        if !all_succeed {
+        if thread::panicking() || self.say_farewell().is_err() {
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             state.abandon();
         }
-    }
-}
-
-fn failure(message: &str) -> Error {
-    Error::Communication { message: message.to_owned() }
-}
-
-/// Converts the return code of a call of MPI.
-fn check(action: &str, code: c_int) -> Result<(), Error> {
-    if code == 0 {
-        return Ok(());
-    }
-    Err(failure(&format!("MPI cannot {action}: error {code}; another rank may have ended")))
-}
-
-/// Creates a communicator of all processes. Its calls return errors instead of aborting.
-///
-/// # Safety
-///
-/// MPI is initialised, and every process makes the same calls.
-unsafe fn duplicate() -> Result<MPI_Comm, Error> {
-    // SAFETY: the caller's promise; the handle is plain data, which the call writes.
-    unsafe {
-        let mut comm: MPI_Comm = mem::zeroed();
-        check("duplicate a communicator", MPI_Comm_dup(RSMPI_COMM_WORLD, &mut comm))?;
-        check("handle errors", MPI_Comm_set_errhandler(comm, RSMPI_ERRORS_RETURN))?;
-        Ok(comm)
     }
 }

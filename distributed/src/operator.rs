@@ -1,7 +1,8 @@
 //! Operator with several parts in one process.
 
 use crate::explain::{HOST_MEMORY, PartSummary};
-use crate::part::{PartOp, checked_vectors, transposed_copy};
+use crate::multivectors::{checked_vectors, transposed_copy};
+use crate::part::PartOp;
 use crate::partition::Partition;
 use crate::threads::{ThreadRank, on_threads};
 use crate::{DistributedExplanation, Link};

@@ -2,15 +2,19 @@
 
 use crate::choice::{RowLengths, SlicedPlan, SummationOrder};
 use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported};
+use crate::equality::{check_equal_words, hash};
+use crate::findings::FileFindings;
 use crate::gpu::{GpuPart, PartRows};
 use crate::halo::Halo;
+use crate::multivectors::{checked_vectors, transposed_copy};
 use crate::rows::{RowSelection, RowSet};
 use crate::sums::TreeSums;
 use sparseop::device::fused::SharedSums;
 use sparseop::device::peers::PeerGroup;
 use sparseop::matrix::{CsrMatrix, CsrView};
 use sparseop::{
-    Device, DeviceVec, Error, Layout, Multivector, Scalar, SparseOpBuilder, Stream, try_zeroed,
+    Device, DeviceVec, Error, Layout, Multivector, Scalar, SparseOpBuilder, Stream, listed,
+    try_zeroed,
 };
 use sparseop_solvers::{Jacobi, SystemOperator, check_length, check_square};
 use std::ops::Range;
@@ -57,6 +61,7 @@ pub struct PartOp<T: Scalar> {
     pub(crate) halo: Halo,
     /// Row offsets of the entries of this part.
     row_ptr: Vec<usize>,
+    pub(crate) findings: FileFindings,
     sums: Arc<TreeSums>,
     buffers: Mutex<PartBuffers<T>>,
     pub(crate) transposed: OnceLock<Box<PartOp<T>>>,
@@ -97,7 +102,7 @@ impl<T: Scalar> PartOp<T> {
         let order = settings.same_bits.then(|| SummationOrder::of(whole, &device));
         let own = columns[rank] as u32..columns[rank + 1] as u32;
         let slice_rows = settings.sliced.as_ref().map_or(1, |sliced| sliced.slice_rows);
-        let (interior, boundary) = interior_and_boundary(a, &own, slice_rows);
+        let (interior, boundary) = agree(&*comm, interior_and_boundary(a, &own, slice_rows))?;
         let halo = Halo::new(&*comm, agree(&*comm, used_columns(a, &boundary))?, &columns)?;
         let halo = match &settings.sliced {
             Some(_) => halo.with_window(boundary.len()),
@@ -122,9 +127,11 @@ impl<T: Scalar> PartOp<T> {
             Ok((interior, row_set(boundary, of_boundary)?))
         };
         let (interior, boundary) = agree(&*comm, sets())?;
+        let row_ptr = agree(&*comm, listed(a.row_ptr().iter().copied()))?;
         let mut part = Self {
             sums: Arc::new(TreeSums::new(comm.clone(), &rows, settings.group.as_ref())?),
-            row_ptr: a.row_ptr().to_vec(),
+            row_ptr,
+            findings: FileFindings::default(),
             settings: settings.clone(),
             buffers: Mutex::default(),
             transposed: OnceLock::new(),
@@ -154,6 +161,11 @@ impl<T: Scalar> PartOp<T> {
     pub(crate) fn checked<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
         let checked = self.gpu.as_ref().map_or(Ok(()), |gpu| gpu.check(&*self.comm));
         reported(&*self.comm, result.and_then(|result| checked.map(|()| result)))
+    }
+
+    /// Oddities of the file from which the parts were read.
+    pub fn file_findings(&self) -> FileFindings {
+        self.findings
     }
 
     /// Number of this part, from 0.
@@ -382,15 +394,25 @@ pub(crate) fn interior_and_boundary<T: Scalar>(
     a: CsrView<'_, T>,
     own: &Range<u32>,
     slice_rows: usize,
-) -> (Vec<u32>, Vec<u32>) {
-    let (mut interior, mut boundary) = (Vec::new(), Vec::new());
+) -> Result<(Vec<u32>, Vec<u32>), Error> {
+    // Interior rows from the front, the others from the back.
+    let (mut rows, mut from, mut to) = (try_zeroed(a.nrows())?, 0, a.nrows());
     for first in (0..a.nrows()).step_by(slice_rows) {
-        let rows = first..a.nrows().min(first + slice_rows);
+        let slice = first..a.nrows().min(first + slice_rows);
         let is_interior = |row| a.row(row).0.iter().all(|column| own.contains(column));
-        let set = if rows.clone().all(is_interior) { &mut interior } else { &mut boundary };
-        set.extend(rows.map(|row| row as u32));
+        if slice.clone().all(is_interior) {
+            let next = from + slice.len();
+            rows[from..next].iter_mut().zip(slice).for_each(|(to, row)| *to = row as u32);
+            from = next;
+        } else {
+            let next = to - slice.len();
+            rows[next..to].iter_mut().rev().zip(slice).for_each(|(to, row)| *to = row as u32);
+            to = next;
+        }
     }
-    (interior, boundary)
+    let boundary = listed(rows[from..].iter().rev().copied())?;
+    rows.truncate(from);
+    Ok((rows, boundary))
 }
 
 /// Columns that some rows use, ascending.
@@ -405,35 +427,6 @@ fn used_columns<T: Scalar>(a: CsrView<'_, T>, rows: &[u32]) -> Result<Vec<u32>, 
     Ok(used)
 }
 
-/// Transposed copy of a matrix of `rows` rows in row-major order.
-pub(crate) fn transposed_copy<T: Scalar>(elements: &[T], rows: usize) -> Vec<T> {
-    let columns = elements.len() / rows.max(1);
-    (0..elements.len()).map(|i| elements[i % rows * columns + i / rows]).collect()
-}
-
-/// The elements of the multivectors of an SpMM, after a check of their numbers, layouts and
-/// lengths: those of each vector of `x` and of `y`. The numbers of rows and columns are those of
-/// the whole matrix.
-pub(crate) fn checked_vectors<'a, T>(
-    x: Multivector<&'a [T]>,
-    y: Multivector<&'a mut [T]>,
-    lengths: [usize; 2],
-    (nrows, ncols): (usize, usize),
-) -> Result<(&'a [T], &'a mut [T]), Error> {
-    let (of_x, of_y) = ((x.count(), x.layout()), (y.count(), y.layout()));
-    if of_x != of_y {
-        let text = |(count, layout)| format!("{count} vectors in {layout:?} layout");
-        return Err(Error::MultivectorMismatch { x: text(of_x), y: text(of_y) });
-    }
-    let (count, x, y) = (x.count(), x.into_data(), y.into_data());
-    for ((vectors, found), len) in [("x", x.len()), ("y", y.len())].into_iter().zip(lengths) {
-        if count.checked_mul(len) != Some(found) {
-            return Err(Error::VectorsLength { vectors, count, len, found, nrows, ncols });
-        }
-    }
-    Ok((x, y))
-}
-
 /// Checks that all ranks build the same operator with the same version.
 fn check_ranks<T: Scalar>(
     comm: &dyn Communicator,
@@ -441,11 +434,6 @@ fn check_ranks<T: Scalar>(
     rows: &[usize],
     columns: &[usize],
 ) -> Result<(), Error> {
-    let hash = |bytes: &[u8]| {
-        bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        })
-    };
     // Sums of rows on the CPU follow the width of its vectors.
     let instructions = match settings.same_bits && settings.group.is_none() {
         true => hash(Device::Cpu.spec().instructions.as_bytes()),
@@ -463,17 +451,7 @@ fn check_ranks<T: Scalar>(
         ("settings of the same bits", u64::from(settings.same_bits)),
         ("vector instructions of the CPU (SPARSEOP_SIMD=avx2 limits them)", instructions),
     ];
-    let all = gather_words(comm, &compared.map(|(_, word)| word))?;
-    for (at, (what, _)) in compared.iter().enumerate() {
-        if let Some(rank) = all.iter().position(|words| words[at] != all[0][at]) {
-            let (first, other) = (all[0][at], all[rank][at]);
-            let message = format!(
-                "ranks 0 and {rank} have different {what} ({first} and {other}); start them with \
-                 the same program, matrix and options"
-            );
-            return Err(Error::RanksDiffer { message });
-        }
-    }
+    check_equal_words(comm, &compared)?;
     if parts != comm.size() as u64 || rows.len() != columns.len() {
         let message = format!("there are {parts} parts for {} ranks", comm.size());
         return Err(Error::Partition { message });

@@ -136,7 +136,7 @@ fn step<T: Scalar>(
     let own = listed(partition.rows(largest).map(|row| row as u32))?;
     let own = RowSelection::unchanged(a, &own)?;
     let own_columns = columns[largest] as u32..columns[largest + 1] as u32;
-    let (interior, boundary) = interior_and_boundary(own.view()?, &own_columns, slice_rows);
+    let (interior, boundary) = interior_and_boundary(own.view()?, &own_columns, slice_rows)?;
     let seconds = || -> Result<[f64; 2], Error> {
         Ok([times.of(own.view()?, &interior)?, times.of(own.view()?, &boundary)?])
     };
@@ -282,7 +282,7 @@ mod tests {
                 let rows = RowSelection::unchanged(a.view(), &rows).unwrap();
                 let own = columns[part] as u32..columns[part + 1] as u32;
                 let rows = rows.view().unwrap();
-                let (_, boundary) = interior_and_boundary(rows, &own, slice_rows);
+                let (_, boundary) = interior_and_boundary(rows, &own, slice_rows).unwrap();
                 let entries = boundary.iter().map(|&row| rows.row_len(row as usize) as u64);
                 assert_eq!(found.boundary_entries, entries.sum::<u64>());
             }

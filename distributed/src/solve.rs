@@ -1,6 +1,7 @@
 //! Solvers on the parts of an operator.
 
 use crate::comm::agree;
+use crate::equality::check_equal;
 use crate::part::PartOp;
 use sparseop::{Error, Scalar};
 use sparseop_solvers::{
@@ -29,6 +30,7 @@ impl<T: Scalar> PartOp<T> {
         let check =
             |vector, elements| check_vector(vector, elements, self.own_rows(), self.shape());
         agree(&*self.comm, check("b", b).and_then(|()| check("x", &*x)))?;
+        check_equal(&*self.comm, "settings of the solver", &format!("{solver:?}"))?;
         let mut solver = agree(&*self.comm, solver.build(self))?;
         self.checked(solver.solve(b, x))
     }
@@ -44,6 +46,7 @@ impl<T: Scalar> PartOp<T> {
     /// [`Error::Communication`].
     pub fn rank_pages(&self, damping: f64, settings: Settings) -> Result<Ranking<T>, Error> {
         check_square("pagerank", self.shape())?;
+        check_equal(&*self.comm, "settings of pagerank", &format!("{damping} {settings:?}"))?;
         self.checked(rank(self, damping, settings, |_| ControlFlow::Continue(())))
     }
 }

@@ -49,6 +49,10 @@ impl<T: Scalar> EntryArrays<T> {
         let messages = reported(comm, self.messages(offsets))?;
         let received = all_to_all(comm, &messages)?;
         drop(messages);
+        if let Some(rank) = received.iter().position(|bytes| bytes.len() % Self::BYTES != 0) {
+            let message = format!("rank {rank} sends entries of another scalar type");
+            return reported(comm, Err(Error::RanksDiffer { message }));
+        }
         let count = received.iter().map(|bytes| bytes.len() / Self::BYTES).sum();
         let mut own = reported(comm, Self::reserved(count))?;
         received.iter().for_each(|bytes| own.decode(bytes));

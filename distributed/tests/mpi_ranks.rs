@@ -224,6 +224,16 @@ fn fails(comm: &Arc<MpiRank>, how: &str, limit: Duration) -> Result<(), Error> {
         let b = vec![if last { f64::NAN } else { 1.0 }; own];
         return op.solve(SolverBuilder::new(Method::Cg), &b, &mut x).map(|_| ());
     }
+    if how == "settings" {
+        let tolerance = if last { 1e-5 } else { 1e-6 };
+        let settings = Settings { tolerance, ..Settings::default() };
+        let solver = SolverBuilder::new(Method::Cg).settings(settings);
+        return op.solve(solver, &b, &mut x).map(|_| ());
+    }
+    if how == "leave" && last {
+        // As after an error that is no business of the other ranks.
+        return Err(Error::Communication { message: "it leaves".to_owned() });
+    }
     if how == "length" && last {
         return op.apply(&b[1..], &mut x);
     }

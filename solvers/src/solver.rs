@@ -47,7 +47,8 @@ impl<T: Scalar> Debug for Solver<'_, T> {
 
 impl<T: Scalar> Debug for SolverBuilder<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}, {:?}", self.method, self.settings)
+        let preconditioner = if self.jacobi.is_some() { ", jacobi" } else { "" };
+        write!(f, "{:?}, {:?}{preconditioner}", self.method, self.settings)
     }
 }
 

@@ -75,7 +75,7 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
         write!(out, "gain     {gain}")?;
         let calls = explanation(findings).break_even().map(f64::ceil);
         match calls.filter(|calls| *calls >= 1.0) {
-            Some(calls) => writeln!(out, "; packing amortised after {calls:.0} products")?,
+            Some(calls) => writeln!(out, "; {} pay for packing", count(calls as u64, "product"))?,
             None => writeln!(out)?,
         }
         let why = match &reference.verdict {

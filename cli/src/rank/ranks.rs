@@ -2,7 +2,7 @@
 
 use super::{RankArgs, Ranked, check_weights, print, settings};
 use crate::console::Console;
-use crate::job::{describe, gathered};
+use crate::job::{as_rank, describe, gathered, warn_of};
 use crate::matrix_arg::MatrixSource;
 use anyhow::Result;
 use sparseop::tuning::stopwatch::timed;
@@ -14,17 +14,22 @@ use std::time::Duration;
 
 /// Ranks the pages together with the other ranks. Rank 0 writes and prints the result.
 pub(super) fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
-    let comm = MpiRank::world(Duration::from_secs_f64(args.rank_seconds))?;
-    let of_rank = args.choice.rank_device(&*comm, console)?;
-    let (part, prepare_seconds) = timed(|| part::<T>(args, &comm, &of_rank));
+    as_rank(args.rank_seconds, |comm| rank_part::<T>(args, comm, console))
+}
+
+fn rank_part<T: Scalar>(args: &RankArgs, comm: &Arc<MpiRank>, console: &Console) -> Result<()> {
+    let of_rank = args.choice.rank_device(&**comm, console)?;
+    let (part, prepare_seconds) = timed(|| part::<T>(args, comm, &of_rank));
     let part = part?;
     let explanation = part.explain(part.link())?;
     let ranking = part.rank_pages(args.damping, settings(args))?;
-    let ranking = Ranking { ranks: gathered(&*comm, &ranking.ranks)?, ..ranking };
+    let ranking = Ranking { ranks: gathered(&**comm, &ranking.ranks)?, ..ranking };
     if comm.rank() > 0 {
         return Ok(());
     }
     console.detail(|| explanation.to_string());
+    let nnz = explanation.parts.iter().map(|part| part.nnz).sum();
+    warn_of(part.file_findings(), &args.graph.name(), nnz, console);
     let [device, plan] = describe(&explanation);
     let op = Ranked {
         pages: part.shape().0,

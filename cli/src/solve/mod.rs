@@ -235,12 +235,18 @@ fn spelling(value: &impl ValueEnum) -> String {
 /// and this is none.
 fn method_for<T: Scalar>(args: &SolveArgs, a: &CsrMatrix<T>) -> Result<(Name, Option<String>)> {
     let (name, is_auto) = (args.method, args.method == Name::Auto);
-    if a.nrows() != a.ncols() {
-        let (matrix, nrows, ncols) = (args.matrix.name(), a.nrows(), a.ncols());
-        bail!("{matrix}: solve needs a square matrix, and this one is {nrows} x {ncols}");
-    }
+    check_square(args, (a.nrows(), a.ncols()))?;
     let looked = (is_auto || needs_positive_definite(name)).then(|| Suitability::of(a)).flatten();
     suitable(args, looked)
+}
+
+/// Checks that the matrix of the arguments is square.
+fn check_square(args: &SolveArgs, (nrows, ncols): (usize, usize)) -> Result<()> {
+    if nrows == ncols {
+        return Ok(());
+    }
+    let matrix = args.matrix.name();
+    bail!("{matrix}: solve needs a square matrix, and this one is {nrows} x {ncols}");
 }
 
 /// The method for a matrix with these properties, if they are known.

@@ -2,9 +2,11 @@
 
 use super::method::{ComparedRows, Suitability, needs_positive_definite};
 use super::result::{OpText, SolveResult, print};
-use super::{Name, Preconditioner, SolveArgs, method_of, settings, spinner, suitable};
+use super::{
+    Name, Preconditioner, SolveArgs, check_square, method_of, settings, spinner, suitable,
+};
 use crate::console::Console;
-use crate::job::{describe, gathered};
+use crate::job::{as_rank, describe, gathered, warn_of};
 use crate::matrix_arg::MatrixSource;
 use anyhow::{Result, bail};
 use sparseop::matrix::market;
@@ -22,8 +24,11 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
     if args.method == Name::Power {
         bail!("power iteration does not run on several ranks; start one process");
     }
-    let comm = MpiRank::world(Duration::from_secs_f64(args.rank_seconds))?;
-    let device = args.choice.rank_device(&*comm, console)?;
+    as_rank(args.rank_seconds, |comm| solve_part::<T>(args, comm, console))
+}
+
+fn solve_part<T: Scalar>(args: &SolveArgs, comm: &Arc<MpiRank>, console: &Console) -> Result<()> {
+    let device = args.choice.rank_device(&**comm, console)?;
     let is_first = comm.rank() == 0;
     if is_first {
         args.warn_of_ignored_options(console);
@@ -31,14 +36,17 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
             console.warn("--timing is ignored: it is for a single process");
         }
     }
-    let (part, prepare) = timed(|| part::<T>(args, &comm, &device));
+    let (part, prepare) = timed(|| part::<T>(args, comm, &device));
     let part = part?;
+    check_square(args, part.shape())?;
     let explanation = part.explain(part.link())?;
     if is_first {
         console.detail(|| explanation.to_string());
+        let nnz = explanation.parts.iter().map(|part| part.nnz).sum();
+        warn_of(part.file_findings(), &args.matrix.name(), nnz, console);
     }
     let looked = args.method == Name::Auto || needs_positive_definite(args.method);
-    let looked = if looked { compare(&part, &*comm)? } else { None };
+    let looked = if looked { compare(&part, &**comm)? } else { None };
     let (mut name, mut why) = suitable(args, looked)?;
     let b = right_hand_side(args, &part)?;
     let (mut x, mut report) = run(args, name, &part, &b, is_first.then_some(console))?;
@@ -47,7 +55,7 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
         why = Some("the matrix is symmetric, but not positive definite, as cg finds".to_owned());
         (x, report) = run(args, name, &part, &b, is_first.then_some(console))?;
     }
-    let whole = if args.out.is_some() { gathered(&*comm, &x)? } else { Vec::new() };
+    let whole = if args.out.is_some() { gathered(&**comm, &x)? } else { Vec::new() };
     if !is_first {
         return Ok(());
     }

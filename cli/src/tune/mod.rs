@@ -11,12 +11,10 @@ use super::console::{Console, cause_chain, duration};
 use super::matrix_arg::{self, MatrixArg, MatrixSource};
 use super::report::{Page, ReportArg};
 use anyhow::{Result, bail};
-use report::TuningReport;
+use report::{TuningReport, unmeasured};
 use sparseop::analysis::Fingerprint;
 use sparseop::device::Ceilings;
-use sparseop::formats::FormatKind;
 use sparseop::tuning::ceilings;
-use sparseop::tuning::profile::Profile;
 use sparseop::tuning::stopwatch::{Clock, Policy, WallClock};
 use sparseop::tuning::store::Store;
 use sparseop::{Device, Scalar, ScalarKind};
@@ -290,23 +288,6 @@ fn finish(
         return console.print_json(&run.json());
     }
     console.print(&(run.explain_worst(args.explain_worst) + &run.text()))
-}
-
-/// The formats with plans that a profile cannot predict, in words.
-fn unmeasured(profile: &Profile, scalar: ScalarKind) -> Option<String> {
-    let missing = profile.missing_kernels(scalar);
-    // The name of a kernel begins with that of its format.
-    let of = |format: &str| {
-        let here = |kernel: &str| kernel.split('.').next() == Some(format);
-        if !missing.iter().any(|kernel| here(kernel)) {
-            return None;
-        }
-        let measured = profile.coefficients.get(&scalar);
-        let is_known = measured.is_some_and(|kernels| kernels.keys().any(|kernel| here(kernel)));
-        Some(format!("{} plans of {format}", if is_known { "some" } else { "all" }))
-    };
-    let formats: Vec<String> = FormatKind::ALL.iter().filter_map(|kind| of(kind.name())).collect();
-    (!formats.is_empty()).then(|| formats.join(", "))
 }
 
 /// Measures everything that earlier runs have not measured.

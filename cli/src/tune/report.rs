@@ -7,7 +7,9 @@ use super::unfitted;
 use super::worst::{by_regret, why, worst};
 use serde::Serialize;
 use sparseop::ScalarKind;
+use sparseop::formats::FormatKind;
 use sparseop::tuning::cost::Term;
+use sparseop::tuning::profile::Profile;
 use sparseop::tuning::record::{Regret, Validation};
 use sparseop_tune::calibrated::Calibrations;
 use sparseop_tune::offline::Measured;
@@ -235,4 +237,21 @@ fn terms(choice: &JudgedChoice) -> String {
     let columns =
         [("µs", Left), ("work", Right), (&*names[0], Right), ("work", Right), (&*names[1], Right)];
     table(&columns, rows)
+}
+
+/// The formats with plans that a profile cannot predict, in words.
+pub(super) fn unmeasured(profile: &Profile, scalar: ScalarKind) -> Option<String> {
+    let missing = profile.missing_kernels(scalar);
+    // The name of a kernel begins with that of its format.
+    let of = |format: &str| {
+        let here = |kernel: &str| kernel.split('.').next() == Some(format);
+        if !missing.iter().any(|kernel| here(kernel)) {
+            return None;
+        }
+        let measured = profile.coefficients.get(&scalar);
+        let is_known = measured.is_some_and(|kernels| kernels.keys().any(|kernel| here(kernel)));
+        Some(format!("{} plans of {format}", if is_known { "some" } else { "all" }))
+    };
+    let formats: Vec<String> = FormatKind::ALL.iter().filter_map(|kind| of(kind.name())).collect();
+    (!formats.is_empty()).then(|| formats.join(", "))
 }

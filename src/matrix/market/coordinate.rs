@@ -44,7 +44,7 @@ pub(super) fn parse<T: Scalar>(
 
 /// Number of listed entries above the diagonal, given the entries with their mirror images. 0 for a
 /// file that is not symmetric.
-fn above<T: Scalar>(header: &MarketHeader, entries: &[MatrixEntry<T>]) -> u64 {
+pub(super) fn above<T: Scalar>(header: &MarketHeader, entries: &[MatrixEntry<T>]) -> u64 {
     if header.symmetry == MarketSymmetry::General {
         return 0;
     }

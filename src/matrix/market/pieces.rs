@@ -1,9 +1,9 @@
 //! A `coordinate` file, parsed in pieces by several processes.
 
-use super::coordinate::parse_chunk;
+use super::coordinate::{above, parse_chunk};
 use super::header::{MarketHeader, MarketLayout};
 use super::{ParseProblem, excerpt};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, listed};
 use std::path::Path;
 
 /// Header of a `coordinate` file: parses pieces of its other lines.
@@ -12,9 +12,21 @@ pub struct MarketPieces {
     header: MarketHeader,
 }
 
-/// Rows, columns and values of the entries of some lines, in the order of the lines, each entry of
-/// a symmetric matrix followed by its mirror image; and the number of lines.
-pub type MarketEntries<T> = (Vec<u32>, Vec<u32>, Vec<T>, u64);
+/// Entries of some lines, in the order of the lines, each entry of a symmetric matrix followed by
+/// its mirror image.
+#[derive(Debug)]
+pub struct MarketEntries<T> {
+    /// Row of each entry.
+    pub rows: Vec<u32>,
+    /// Column of each entry.
+    pub columns: Vec<u32>,
+    /// Value of each entry.
+    pub values: Vec<T>,
+    /// Number of lines with an entry.
+    pub lines: u64,
+    /// Number of listed entries above the diagonal of a symmetric file.
+    pub above: u64,
+}
 
 impl MarketPieces {
     /// Parses the banner and the size line. `head` is the beginning of the file: all of it, or at
@@ -62,14 +74,18 @@ impl MarketPieces {
         lines: &[u8],
     ) -> Result<MarketEntries<T>, Error> {
         let mut entries = Vec::new();
-        let (count, problem) = parse_chunk(lines, 0..lines.len(), &self.header, &mut entries);
+        let (lines_read, problem) = parse_chunk(lines, 0..lines.len(), &self.header, &mut entries);
         if let Some(ParseProblem { message, offset, other, .. }) = problem {
             let line = lines[offset.unwrap_or(0)..].split(|&byte| byte == b'\n').next();
             let message = format!("in the line {}: {message}", excerpt(line.unwrap_or_default()));
             return Err(ParseProblem { other, ..ParseProblem::new(message) }.of_file(path));
         }
-        let rows = entries.iter().map(|entry| entry.row).collect();
-        let columns = entries.iter().map(|entry| entry.col).collect();
-        Ok((rows, columns, entries.iter().map(|entry| entry.value).collect(), count))
+        Ok(MarketEntries {
+            rows: listed(entries.iter().map(|entry| entry.row))?,
+            columns: listed(entries.iter().map(|entry| entry.col))?,
+            values: listed(entries.iter().map(|entry| entry.value))?,
+            lines: lines_read,
+            above: above(&self.header, &entries),
+        })
     }
 }
