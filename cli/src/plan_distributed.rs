@@ -307,6 +307,7 @@ fn single<T: Scalar>(
     device: &Device,
 ) -> Result<Option<SingleOperator>> {
     let builder = builder.clone().device(device.clone()).tuning(Tuning::Predict);
+    Analysis::check_memory(a)?;
     let decision = match builder.decide(&Analysis::of(a), T::KIND) {
         Err(error) if error.kind() == ErrorKind::OutOfMemory => return Ok(None),
         decision => decision?,
