@@ -8,7 +8,7 @@ use sparseop::matrix::market::{self, ReadProgress, ReadStage, Reader};
 use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::tuning::stopwatch::timed;
 use sparseop::{Scalar, printable};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 
@@ -63,11 +63,16 @@ pub(super) enum MatrixSource {
     Path(PathBuf),
 }
 
+/// The path of an argument. `-` is standard input.
+fn path(text: OsString) -> PathBuf {
+    if text == "-" { "/dev/stdin".into() } else { text.into() }
+}
+
 /// Parser of an argument for one matrix.
 pub(super) fn parser() -> impl TypedValueParser<Value = MatrixSource> {
     OsStringValueParser::new().try_map(|text| match spelled(&text) {
         Some(spec) => spec.parse().map(MatrixSource::Gallery),
-        None => Ok(MatrixSource::Path(text.into())),
+        None => Ok(MatrixSource::Path(path(text))),
     })
 }
 
@@ -80,7 +85,7 @@ pub(super) fn parser_with(values: gallery::Values) -> impl TypedValueParser<Valu
             let spec = spec.map(|spec| if names_values { spec } else { spec.with_values(values) });
             spec.map(MatrixSource::Gallery)
         }
-        None => Ok(MatrixSource::Path(text.into())),
+        None => Ok(MatrixSource::Path(path(text))),
     })
 }
 
@@ -88,7 +93,7 @@ pub(super) fn parser_with(values: gallery::Values) -> impl TypedValueParser<Valu
 pub(super) fn several() -> impl TypedValueParser<Value = MatrixArg> {
     OsStringValueParser::new().try_map(|text| match spelled(&text) {
         Some(specs) => gallery::Spec::parse_all(specs).map(MatrixArg::Gallery),
-        None => Ok(MatrixArg::Path(text.into())),
+        None => Ok(MatrixArg::Path(path(text))),
     })
 }
 

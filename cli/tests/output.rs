@@ -191,8 +191,12 @@ fn what_is_no_file_and_has_no_end_is_refused() {
 }
 
 #[test]
-fn vectors_may_come_from_pipes() {
+fn matrices_and_vectors_may_come_from_pipes() {
     let folder = tempfile::tempdir().unwrap();
+    let matrix = folder.path().join("a.mtx");
+    fs::write(&matrix, "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 7\n").unwrap();
+    let (code, text) = limited(1_000_000, "apply - -q < \"$1\" | grep -qx 7.0", &matrix);
+    assert_eq!(code, Some(0), "{text}");
     let args = "apply gallery:small,n=3 -q --out y.mtx --x /dev/stdin < \"$1\"";
     let x = folder.path().join("x");
     fs::write(&x, "1\n".repeat(9)).unwrap();

@@ -74,6 +74,10 @@ fn check_passes_valid_profiles() {
     if shown["current_kernels"] == true {
         assert_eq!(stdout(&bars), format!("{path}: ok\n"));
     }
+    if shown["current_kernels"] == true {
+        let said = stdout(&["profile", "check", &path, "--any-device"]);
+        assert!(said.starts_with(&format!("{path}: ok\n")), "{said}");
+    }
     assert!(
         failing(&["profile", "check", &path, "--any-device", "--bars", "1,1,1"])
             .contains("exceeds 1")

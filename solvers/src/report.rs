@@ -49,11 +49,11 @@ impl Outcome {
             }
             Self::Stagnated => {
                 "the true residual stagnates; the tolerance may be below the accuracy of the \
-                 scalar type, or the method needs a preconditioner or more vectors"
+                 scalar type, or the system needs a preconditioner, or gmres a larger restart"
             }
             Self::Breakdown => {
-                "the method broke down; use another method or preconditioner; gmres breaks down \
-                 only if the matrix is singular"
+                "the method broke down; use gmres, which breaks down only if the matrix is \
+                 singular, or another preconditioner"
             }
             Self::NotPositiveDefinite => {
                 "the matrix or its preconditioner is not positive definite; use bicgstab or gmres"

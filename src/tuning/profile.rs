@@ -94,7 +94,7 @@ impl Fit {
     #[doc(hidden)]
     pub const fn describe(self) -> &'static str {
         match self {
-            Self::Exact => "measured on this device",
+            Self::Exact => "measured on such a device",
             Self::SameArchitecture => {
                 "measured on another device with the same instructions, scaled to this one"
             }

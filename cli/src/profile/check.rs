@@ -10,10 +10,10 @@ use sparseop::tuning::record::{Record, RecordedRun, Regret};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Default bars for the regret of a CPU's profile.
+/// Regret above which that of a CPU's profile is remarked on.
 const CPU_BARS: Bars = Bars([1.06, 1.2, 1.5]);
 
-/// Default bars for the regret of a GPU's profile, where times vary less.
+/// As [`CPU_BARS`], of a GPU, whose times vary less.
 const GPU_BARS: Bars = Bars([1.04, 1.2, 1.5]);
 
 /// Largest plausible read bandwidth, over the copy bandwidth. Reads may be faster than copies: on
@@ -34,8 +34,8 @@ const SHOWN: usize = 5;
 ///
 /// A profile fails if it cannot be read or has an unknown schema; if it was measured with other
 /// kernels or on another device; if kernels are missing; if runs failed or were faster or slower
-/// than the ceilings of the device allow; or if its regret (held-out regret if known) exceeds the
-/// bars.
+/// than the ceilings of the device allow; or if its regret (held-out regret if known) exceeds
+/// --bars. Without --bars a large regret is remarked on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,8 +53,7 @@ pub(super) struct ProfileCheckArgs {
     /// Accept profiles of any device
     #[arg(long, conflicts_with = "device")]
     any_device: bool,
-    /// Largest accepted regret: geometric mean, 95th percentile and worst [default: 1.06,1.2,1.5 on
-    /// a CPU, 1.04,1.2,1.5 on a GPU]
+    /// Largest accepted regret: geometric mean, 95th percentile and worst [default: any]
     #[arg(long, value_name = "MEAN,P95,WORST", value_parser = Bars::parse)]
     bars: Option<Bars>,
     /// Print one JSON object per line
@@ -97,21 +96,25 @@ struct CheckedProfile {
     file: String,
     ok: bool,
     problems: Vec<ProfileProblem>,
+    /// A large regret, if none is excluded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remark: Option<String>,
 }
 
 pub(super) fn run(args: &ProfileCheckArgs, console: &Console) -> Result<()> {
     let mut bad = 0;
     for file in &args.files {
-        let problems = check(file, args)?;
+        let (problems, remark) = check(file, args)?;
         bad += usize::from(!problems.is_empty());
         if args.json {
             console.print_json(&CheckedProfile {
                 file: name(file),
                 ok: problems.is_empty(),
                 problems,
+                remark,
             })?;
         } else {
-            console.print(&text(&name(file), &problems)?)?;
+            console.print(&text(&name(file), &problems, remark.as_deref())?)?;
         }
     }
     if bad > 0 {
@@ -121,26 +124,24 @@ pub(super) fn run(args: &ProfileCheckArgs, console: &Console) -> Result<()> {
     Ok(())
 }
 
-fn text(file: &str, problems: &[ProfileProblem]) -> Result<String> {
-    if problems.is_empty() {
-        return Ok(format!("{file}: ok\n"));
+fn text(file: &str, problems: &[ProfileProblem], remark: Option<&str>) -> Result<String> {
+    let mut out = if problems.is_empty() { format!("{file}: ok\n") } else { format!("{file}:\n") };
+    if let Some(remark) = remark {
+        writeln!(out, "  large regret: {remark}")?;
     }
-    let mut out = format!("{file}:\n");
     for ProfileProblem { kind, reason } in problems {
         writeln!(out, "  {kind:<11}{reason}")?;
     }
     Ok(out)
 }
 
-/// Returns all problems of a file.
-fn check(file: &Path, args: &ProfileCheckArgs) -> Result<Vec<ProfileProblem>> {
+/// Returns all problems of a file, and a remark.
+fn check(file: &Path, args: &ProfileCheckArgs) -> Result<(Vec<ProfileProblem>, Option<String>)> {
     let profile = match Profile::read(file) {
         Ok(profile) => profile,
         Err(error) => {
-            return Ok(vec![ProfileProblem {
-                kind: "unreadable",
-                reason: printable(&error.to_string()),
-            }]);
+            let reason = printable(&error.to_string());
+            return Ok((vec![ProfileProblem { kind: "unreadable", reason }], None));
         }
     };
     let mut problems: Vec<ProfileProblem> = kernels(&profile).into_iter().collect();
@@ -151,8 +152,12 @@ fn check(file: &Path, args: &ProfileCheckArgs) -> Result<Vec<ProfileProblem>> {
     problems.extend(failed(&profile.records));
     problems.extend(outliers(&profile));
     let usual = if profile.device.gpu.is_some() { GPU_BARS } else { CPU_BARS };
-    problems.extend(regret(&profile, args.bars.unwrap_or(usual)));
-    Ok(problems)
+    let excess = excess(&profile, args.bars.unwrap_or(usual));
+    if args.bars.is_none() {
+        return Ok((problems, excess));
+    }
+    problems.extend(excess.map(|reason| ProfileProblem { kind: "regret", reason }));
+    Ok((problems, None))
 }
 
 fn kernels(profile: &Profile) -> Option<ProfileProblem> {
@@ -250,7 +255,8 @@ fn outliers(profile: &Profile) -> Vec<ProfileProblem> {
     first_few("outlier", reasons)
 }
 
-fn regret(profile: &Profile, bars: Bars) -> Option<ProfileProblem> {
+/// Describes a regret above the bars.
+fn excess(profile: &Profile, bars: Bars) -> Option<String> {
     let regret: &Regret = profile.validation.judged();
     let found = [regret.geometric_mean, regret.p95, regret.worst];
     let names = ["geometric mean", "95th percentile", "worst"];
@@ -259,8 +265,5 @@ fn regret(profile: &Profile, bars: Bars) -> Option<ProfileProblem> {
         .map(|((name, found), bar)| format!("{name} {found:.3} exceeds {bar}"))
         .collect();
     let how = if profile.validation.held_out.is_some() { "held-out" } else { "in-sample" };
-    (!exceeding.is_empty()).then(|| ProfileProblem {
-        kind: "regret",
-        reason: format!("{how} {}", exceeding.join(", ")),
-    })
+    (!exceeding.is_empty()).then(|| format!("{how} {}", exceeding.join(", ")))
 }

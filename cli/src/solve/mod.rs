@@ -31,7 +31,8 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Methods:
   auto        cg if the matrix is symmetric and its diagonal above 0, gmres if it is symmetric only,
-              bicgstab otherwise; needs memory for a transposed copy of the matrix
+              bicgstab otherwise, and gmres if cg or bicgstab cannot go on; needs memory for a
+              transposed copy of the matrix
   cg          conjugate gradients, for symmetric positive definite matrices
   single-reduction-cg
               the same matrices, on many ranks: one reduction per iteration in place of two
@@ -178,13 +179,12 @@ fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()> {
     } else {
         let b = right_hand_side(args, &op, console)?;
         let done = solve_system(args, name, (&a, &b), &op, console)?;
-        if args.method == Name::Auto && done.outcome == Outcome::NotPositiveDefinite {
-            name = Name::Gmres;
-            why =
-                Some("the matrix is symmetric, but not positive definite, as cg finds".to_owned());
-            solve_system(args, name, (&a, &b), &op, console)?
-        } else {
-            done
+        match next_method(args, done.outcome) {
+            Some((next, reason)) => {
+                (name, why) = (next, Some(reason));
+                solve_system(args, name, (&a, &b), &op, console)?
+            }
+            None => done,
         }
     };
     drop(a);
@@ -264,6 +264,21 @@ fn suitable(args: &SolveArgs, looked: Option<Suitability>) -> Result<(Name, Opti
             None => Ok((name, None)),
         },
     }
+}
+
+/// The method that solves the system anew, with the reason, if the automatic one cannot.
+fn next_method(args: &SolveArgs, outcome: Outcome) -> Option<(Name, String)> {
+    if args.method != Name::Auto {
+        return None;
+    }
+    let reason = match outcome {
+        Outcome::NotPositiveDefinite => {
+            "the matrix is symmetric, but not positive definite, as cg finds"
+        }
+        Outcome::Breakdown => "bicgstab, for matrices that are not symmetric, has broken down",
+        _ => return None,
+    };
+    Some((Name::Gmres, reason.to_owned()))
 }
 
 fn settings(args: &SolveArgs) -> Settings {

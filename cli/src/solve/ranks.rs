@@ -3,7 +3,8 @@
 use super::method::{ComparedRows, Suitability, needs_positive_definite};
 use super::result::{OpText, SolveResult, print};
 use super::{
-    Name, Preconditioner, SolveArgs, check_square, method_of, settings, spinner, suitable,
+    Name, Preconditioner, SolveArgs, check_square, method_of, next_method, settings, spinner,
+    suitable,
 };
 use crate::console::Console;
 use crate::job::{as_rank, describe, gathered, warn_of};
@@ -15,7 +16,7 @@ use sparseop::{Device, Scalar};
 use sparseop_distributed::{
     Communicator, DistributedBuilder, DistributedExplanation, MpiRank, PartOp,
 };
-use sparseop_solvers::{Outcome, Report, SolverBuilder};
+use sparseop_solvers::{Report, SolverBuilder};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,9 +51,8 @@ fn solve_part<T: Scalar>(args: &SolveArgs, comm: &Arc<MpiRank>, console: &Consol
     let (mut name, mut why) = suitable(args, looked)?;
     let b = right_hand_side(args, &part)?;
     let (mut x, mut report) = run(args, name, &part, &b, is_first.then_some(console))?;
-    if args.method == Name::Auto && report.outcome == Outcome::NotPositiveDefinite {
-        name = Name::Gmres;
-        why = Some("the matrix is symmetric, but not positive definite, as cg finds".to_owned());
+    if let Some((next, reason)) = next_method(args, report.outcome) {
+        (name, why) = (next, Some(reason));
         (x, report) = run(args, name, &part, &b, is_first.then_some(console))?;
     }
     let whole = if args.out.is_some() { gathered(&**comm, &x)? } else { Vec::new() };
