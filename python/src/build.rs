@@ -43,6 +43,10 @@ impl PythonCsr {
         for (name, array) in
             [("row offsets", &offsets), ("column indices", &columns), ("values", &values)]
         {
+            if !array.is_aligned() {
+                let message = format!("the {name} are not aligned; copy them");
+                return Err(Exception::Contiguity.error(py, message));
+            }
             if array.ndim != 1 || !array.row_major {
                 let message = format!("the {name} are not contiguous in one dimension; copy them");
                 return Err(Exception::Contiguity.error(py, message));

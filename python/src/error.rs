@@ -44,6 +44,12 @@ impl Exception {
         Ok(py.import("sparseop._errors")?.getattr(self.name())?.cast_into()?)
     }
 
+    /// True if an exception is one of this package.
+    pub(crate) fn is_any(py: Python<'_>, error: &PyErr) -> bool {
+        let class = py.import("sparseop._errors").and_then(|errors| errors.getattr("Error"));
+        class.is_ok_and(|class| error.is_instance(py, &class))
+    }
+
     /// True if an exception is of this class.
     pub(crate) fn is(self, py: Python<'_>, error: &PyErr) -> bool {
         self.class(py).is_ok_and(|class| error.is_instance(py, class.as_any()))

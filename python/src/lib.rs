@@ -12,6 +12,7 @@ mod deferred;
 mod error;
 mod interrupt;
 mod library;
+mod linear;
 mod operator;
 mod order;
 mod product;
@@ -31,7 +32,7 @@ static ALLOCATOR: sparseop::Reserve<std::alloc::System> =
 #[pymodule]
 mod _sparseop {
     #[pymodule_export]
-    use super::arrays::device_zeros;
+    use super::arrays::{check_unrecorded, device_zeros};
     #[pymodule_export]
     use super::build::build;
     #[pymodule_export]

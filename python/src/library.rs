@@ -50,13 +50,30 @@ pub(crate) fn csr_arrays<'py>(py: Python<'py>, a: AnyCsr) -> PyResult<Bound<'py,
     (shape, offsets, columns, values).into_pyobject(py)
 }
 
+/// The path of a file, given as text or as an object of `pathlib`.
+fn file_path(path: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    path.extract().map_err(|_| {
+        let message = "`path` is the path of a file, as text or of pathlib, not ";
+        refused(path, message)
+    })
+}
+
+/// The exception for an argument of another type.
+fn refused(argument: &Bound<'_, PyAny>, message: &str) -> PyErr {
+    match argument.repr() {
+        Ok(found) => Exception::Setting.error(argument.py(), format!("{message}{found}")),
+        Err(error) => error,
+    }
+}
+
 /// A matrix from a Matrix Market file.
 #[pyfunction]
 pub(crate) fn read<'py>(
     py: Python<'py>,
-    path: PathBuf,
+    path: &Bound<'py, PyAny>,
     single: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
+    let path = file_path(path)?;
     let made = interruptible(py, false, move || match single {
         true => Reader::new().read(&path).map(AnyCsr::F32),
         false => Reader::new().read(&path).map(AnyCsr::F64),
@@ -68,10 +85,11 @@ pub(crate) fn read<'py>(
 #[pyfunction]
 pub(crate) fn write(
     py: Python<'_>,
-    path: PathBuf,
+    path: &Bound<'_, PyAny>,
     shape: (usize, usize),
     arrays: [Bound<'_, PyAny>; 3],
 ) -> PyResult<()> {
+    let path = file_path(path)?;
     crate::build::with_csr(py, shape, arrays, move |a| match a {
         crate::build::AnyView::F32(a) => market::write(&path, a),
         crate::build::AnyView::F64(a) => market::write(&path, a),
@@ -82,10 +100,13 @@ pub(crate) fn write(
 #[pyfunction]
 pub(crate) fn generate<'py>(
     py: Python<'py>,
-    spec: &str,
+    spec: &Bound<'py, PyAny>,
     single: bool,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let spec: Spec = spec.parse().map_err(|error| raised(py, error))?;
+    let text: String = spec.extract().map_err(|_| {
+        refused(spec, "`spec` is the name of a generator with settings, \"banded,rows=500\", not ")
+    })?;
+    let spec: Spec = text.parse().map_err(|error| raised(py, error))?;
     let made = interruptible(py, false, move || match single {
         true => spec.generate().map(AnyCsr::F32),
         false => spec.generate().map(AnyCsr::F64),
@@ -128,12 +149,14 @@ pub(crate) struct PyProfile(pub(crate) Profile);
 impl PyProfile {
     /// Reads a profile from a file.
     #[staticmethod]
-    fn read(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+    fn read(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let path = file_path(path)?;
         py.detach(|| Profile::read(&path)).map(Self).map_err(|error| raised(py, error))
     }
 
     /// Writes the profile to a file.
-    fn write(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
+        let path = file_path(path)?;
         py.detach(|| self.0.write(&path)).map_err(|error| raised(py, error))
     }
 

@@ -4,10 +4,10 @@ use crate::arrays::describe;
 use crate::checked::ProductOptions;
 use crate::error::{Exception, raised};
 use crate::library::{AnyCsr, csr_arrays};
+use crate::linear::{combined, is_number, linear, multiply_or_compose, scipy_class};
 use crate::product::{self, multiply};
 use crate::shared::{PyOperator, ScalarOp, side};
 use crate::view;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use sparseop::{CsrMatrix, Error, Scalar, SparseOp};
@@ -49,7 +49,7 @@ impl PyOperator {
         slf: &Bound<'py, Self>,
         x: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        multiply(slf, x, None, ProductOptions::PLAIN, None)
+        multiply_or_compose(slf, x, false)
     }
 
     fn __rmatmul__<'py>(
@@ -91,7 +91,7 @@ impl PyOperator {
         multiply(slf, x, out, ProductOptions { alpha, beta, staged: false }, copy)
     }
 
-    /// `op @ x`, in `out` if it is given.
+    /// `op @ x`, in `out` if it is given. An operator of SciPy for an operator `x`.
     ///
     /// >>> import numpy as np, sparseop
     /// >>> op = sparseop.auto(sparseop.gallery("banded,rows=50"))
@@ -103,17 +103,20 @@ impl PyOperator {
         x: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        multiply(slf, x, out, ProductOptions::PLAIN, None)
+        match out {
+            None => multiply_or_compose(slf, x, false),
+            Some(_) => multiply(slf, x, out, ProductOptions::PLAIN, None),
+        }
     }
 
     /// A x for `x` of shape (n,) or (n, 1), as SciPy's solvers call it: they pass columns of
     /// matrices, and vectors of float64 to operators of float32, so arrays with gaps or of another
-    /// real type are copied here. `matmat`, `rmatvec` and `rmatmat` do too.
+    /// type are copied here, complex ones in two parts. `matmat`, `rmatvec` and `rmatmat` do too.
     ///
     /// >>> import numpy as np, sparseop
-    /// >>> from scipy.sparse.linalg import LinearOperator, aslinearoperator, eigsh
+    /// >>> from scipy.sparse.linalg import LinearOperator, eigsh
     /// >>> op = sparseop.auto(sparseop.gallery("poisson2d,n=20,values=laplacian"))
-    /// >>> isinstance(aslinearoperator(op), LinearOperator)
+    /// >>> isinstance(op, LinearOperator)
     /// True
     /// >>> round(float(eigsh(op, k=1, return_eigenvectors=False)[0]), 3)
     /// 7.955
@@ -180,19 +183,19 @@ impl PyOperator {
         Self { shared: self.shared.clone(), transposed: !self.transposed }
     }
 
-    /// The same as `T`: the matrix is real.
+    /// The same as `T`, of shape (n, m): the matrix is real.
     #[getter]
     #[allow(non_snake_case)]
     fn H(&self) -> Self {
         self.T()
     }
 
-    /// The same as `T`.
+    /// The same as `T`, of shape (n, m).
     fn transpose(&self) -> Self {
         self.T()
     }
 
-    /// The same as `T`: the matrix is real.
+    /// The same as `T`, of shape (n, m): the matrix is real.
     fn adjoint(&self) -> Self {
         self.T()
     }
@@ -223,8 +226,33 @@ impl PyOperator {
 
     /// True if arguments of another type, layout or device are copied.
     #[getter]
-    fn copy(&self) -> bool {
+    fn copies(&self) -> bool {
         self.shared.copy
+    }
+
+    /// The operator itself, as `copy.copy` returns it: copies with values of their own are those of
+    /// `copy.deepcopy`.
+    ///
+    /// >>> import copy, numpy as np, sparseop
+    /// >>> A = sparseop.gallery("banded,rows=50")
+    /// >>> op, x = sparseop.auto(A, updatable=True), np.ones(50)
+    /// >>> own = copy.deepcopy(op)
+    /// >>> op.update_values(2 * A.data)
+    /// >>> op.copy() is op, bool(np.allclose(own @ x, A @ x))
+    /// (True, True)
+    fn copy(slf: &Bound<'_, Self>) -> Py<Self> {
+        slf.clone().unbind()
+    }
+
+    fn __copy__(slf: &Bound<'_, Self>) -> Py<Self> {
+        Self::copy(slf)
+    }
+
+    fn __deepcopy__<'py>(
+        slf: &Bound<'py, Self>,
+        _memo: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("sparseop._state")?.call_method1("duplicate", (slf,))
     }
 
     /// Format of the packed matrix, with its parameters: `sell(c:32,sigma:512)`.
@@ -284,16 +312,18 @@ impl PyOperator {
         csr_arrays(py, unpacked.map_err(|error| raised(py, error))?)
     }
 
-    /// The operator as a `scipy.sparse.linalg.LinearOperator`, for sums and products of operators.
-    /// Unlike that of `aslinearoperator`, it multiplies several vectors at once.
+    /// The operator as a `scipy.sparse.linalg.LinearOperator`, which copies arrays of other types
+    /// and layouts. `2 * op`, `-op`, `op ** 2`, and sums and products of operators are such, too.
     ///
     /// >>> import numpy as np, sparseop
     /// >>> op = sparseop.auto(sparseop.gallery("poisson2d,n=20"))
-    /// >>> twice = 2 * op.as_linear_operator()
-    /// >>> bool(np.allclose(twice @ np.ones((400, 3)), 2 * (op @ np.ones((400, 3)))))
+    /// >>> X = np.ones((400, 3))
+    /// >>> bool(np.allclose((2 * op - op @ op) @ X, 2 * (op @ X) - op @ (op @ X)))
     /// True
+    /// >>> (op.as_linear_operator() @ np.ones(400, int)).dtype
+    /// dtype('float64')
     fn as_linear_operator<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("sparseop._build")?.call_method1("as_linear_operator", (slf,))
+        linear(slf)
     }
 
     /// The matrix as a `scipy.sparse.csr_array`, its entries in the order of the operator.
@@ -317,6 +347,24 @@ impl PyOperator {
         self.transposed
     }
 
+    /// Positions of the entries in the caller's values, and the number of these.
+    #[getter]
+    fn _order(&self, py: Python<'_>) -> Option<(Py<PyAny>, u64)> {
+        self.shared.order.as_ref().map(|order| (order.positions.clone_ref(py), order.given))
+    }
+
+    /// Settings of `build` for the same plan.
+    #[getter]
+    fn _settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        view::parsed(py, property!(self, py, op => view::settings(op))?)
+    }
+
+    // That of SciPy once it is imported: its functions look for it with `isinstance`.
+    #[getter]
+    fn __class__<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyAny> {
+        scipy_class(slf.py()).unwrap_or_else(|| slf.get_type().into_any())
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let (nrows, ncols) = self.shape();
         let plan = match self.transposed {
@@ -335,30 +383,56 @@ impl PyOperator {
 
     /// Product as with SciPy's matrices: its solvers multiply by `*`.
     fn __mul__<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        if x.hasattr("shape")? {
-            return multiply(slf, x, None, ProductOptions::PLAIN, None);
-        }
-        let message = "an operator is multiplied with arrays; use op(x, alpha=...) for a factor";
-        Err(PyTypeError::new_err(message))
+        multiply_or_compose(slf, x, true)
     }
 
-    fn __reduce__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let message = "an operator cannot be pickled; pickle the matrix, or op.to_scipy()";
-        Err(Exception::Unsupported.error(py, message))
+    fn __rmul__<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        if is_number(x)? { Self::__mul__(slf, x) } else { Self::__rmatmul__(slf, x) }
+    }
+
+    fn __add__<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        combined(slf, Exception::Shape, |op| op.add(x))
+    }
+
+    fn __sub__<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        combined(slf, Exception::Shape, |op| op.sub(x))
+    }
+
+    fn __truediv__<'py>(
+        slf: &Bound<'py, Self>,
+        x: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        combined(slf, Exception::Setting, |op| op.div(x))
+    }
+
+    fn __neg__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        combined(slf, Exception::Setting, |op| op.neg())
+    }
+
+    fn __pow__<'py>(
+        slf: &Bound<'py, Self>,
+        exponent: &Bound<'py, PyAny>,
+        modulus: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        combined(slf, Exception::Setting, |op| op.pow(exponent, modulus))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("sparseop._state")?.call_method1("state", (slf,))
     }
 }
 
 /// Reasons for which a product for solvers of SciPy copies its argument.
 const CONVERTED: [Exception; 2] = [Exception::Contiguity, Exception::Dtype];
 
-/// A product for solvers of SciPy; an array with gaps or of the other type is copied.
+/// A product for solvers of SciPy; an array with gaps or of another type is copied.
 fn multiply_with_gaps<'py>(
     op: &Bound<'py, PyOperator>,
     x: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     match multiply(op, x, None, ProductOptions::PLAIN, None) {
         Err(error) if CONVERTED.iter().any(|class| class.is(op.py(), &error)) => {
-            multiply(op, x, None, ProductOptions::PLAIN, Some(true))
+            op.py().import("sparseop._copies")?.call_method1("multiply_any", (op, x))
         }
         done => done,
     }

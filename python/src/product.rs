@@ -1,8 +1,8 @@
 //! Products with arrays of a caller, and updates of values.
 
 use crate::arrays::{
-    ArrayLibrary, ArrayPlace, ArrayRef, NewArray, describe, host_slice, is_recorded, library_of,
-    stream_of,
+    ArrayLibrary, ArrayPlace, ArrayRef, NewArray, check_unrecorded, describe, host_slice,
+    is_recorded, is_transformed, library_of, mark_written, stream_of,
 };
 use crate::checked::{CheckedProduct, ProductOptions, run};
 use crate::deferred::DeferredProduct;
@@ -37,6 +37,13 @@ pub(crate) fn check_operand(
             if found == ArrayPlace::Host { "cpu".to_owned() } else { found.to_string() }
         );
         return Err(Exception::Device.error(py, message));
+    }
+    if !array.is_aligned() {
+        let message = format!(
+            "`{name}` is not aligned: its elements begin between multiples of their size; pass \
+             {name}.copy() (PyTorch: {name}.clone()), or copy=True"
+        );
+        return Err(Exception::Contiguity.error(py, message));
     }
     if !array.row_major && !array.column_major {
         let message = format!(
@@ -117,12 +124,15 @@ pub(crate) fn multiply<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, this) = (op.py(), op.get());
     let library = library_of(x, "x")?;
+    let recorded = || {
+        let (torch, copy) = (py.import("sparseop.torch")?, copy.unwrap_or(this.shared.copy));
+        torch.call_method1("_recorded", (op, x, out, options.alpha, options.beta, copy))
+    };
     if is_recorded(x, library)? {
-        let torch = py.import("sparseop.torch")?;
-        let copy = copy.unwrap_or(this.shared.copy);
-        return torch.call_method1("_recorded", (op, x, out, options.alpha, options.beta, copy));
+        return recorded();
     }
     match describe(x, "x").and_then(|array| product(this, x, array, out, options)) {
+        Err(_) if is_transformed(x, library) => recorded(),
         Err(error) if copy.unwrap_or(this.shared.copy) => {
             let copies = py.import("sparseop._copies")?;
             copies.call_method1("multiply", (op, x, out, options.alpha, options.beta, error))
@@ -168,8 +178,12 @@ pub(crate) fn product<'py>(
         Some(out) => {
             let y = describe(out, "out")?;
             check_out(py, shared, transposed, (&array, &y), options.staged)?;
+            if y.library == ArrayLibrary::Torch {
+                check_unrecorded(out, "out")?;
+            }
             let waits = array.library == ArrayLibrary::Standard;
             run(py, shared, &CheckedProduct { stream: stream()?, waits, ..make(&y) })?;
+            mark_written(out, y.library)?;
             Ok(out.clone())
         }
         None => {

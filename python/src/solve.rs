@@ -130,8 +130,8 @@ pub(crate) fn solve(
     staged: bool,
 ) -> PyResult<SolveOutcome> {
     let shared = &*op.shared;
-    let (b, x) = (describe(b, "b")?, describe(x, "x")?);
-    for (name, array) in [("b", &b), ("x", &x)] {
+    let (b, x) = (describe(b, "b")?, describe(x, "x0")?);
+    for (name, array) in [("b", &b), ("x0", &x)] {
         check_operand(py, shared, array, name, staged)?;
         if array.ndim != 1 {
             let message =
@@ -140,10 +140,12 @@ pub(crate) fn solve(
         }
     }
     if b.place != x.place {
-        return Err(Exception::Device.error(py, "`b` and `x` are on two devices"));
+        return Err(
+            Exception::Device.error(py, "`b` and `x0` are on two devices; move them to one")
+        );
     }
     if !x.writable || x.overlaps(&b) {
-        let message = "`x` is read-only or has memory in common with `b`";
+        let message = "`x0` is read-only or has memory in common with `b`; pass a copy";
         return Err(Exception::ReadOnly.error(py, message));
     }
     let method = match method {

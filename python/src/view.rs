@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use serde::Serialize;
 use sparseop::tuning::explain::reason;
-use sparseop::{Decision, Preparation, RowStats};
+use sparseop::{Decision, Preparation, RowStats, Scalar, SparseOp};
 
 /// A decision, as a dictionary of Python.
 #[derive(Serialize)]
@@ -32,6 +32,17 @@ struct CandidateView {
     measured: Option<f64>,
     matrix_bytes: u64,
     verdict: String,
+}
+
+/// Settings that build an operator with the same plan.
+#[derive(Serialize)]
+struct SettingsView {
+    device: String,
+    plan: String,
+    expected_calls: u64,
+    deterministic: bool,
+    updatable: bool,
+    value_precision: Option<&'static str>,
 }
 
 /// An object of Python from its JSON.
@@ -67,6 +78,20 @@ pub(crate) fn decision(decision: &Decision, preparation: &Preparation) -> Result
         profile: decision.origin.to_string(),
         preparation: PreparationView { analyze, select, check, pack, upload },
         candidates: candidates.collect(),
+    };
+    serde_json::to_string(&view).map_err(|error| error.to_string())
+}
+
+/// Settings of an operator as JSON.
+pub(crate) fn settings<T: Scalar>(op: &SparseOp<T>) -> Result<String, String> {
+    let request = &op.decision().request;
+    let view = SettingsView {
+        device: op.device().to_string(),
+        plan: op.plan().to_string(),
+        expected_calls: request.expected_calls,
+        deterministic: request.deterministic,
+        updatable: request.updatable,
+        value_precision: request.value_precision.map(|precision| precision.name()),
     };
     serde_json::to_string(&view).map_err(|error| error.to_string())
 }

@@ -23,11 +23,12 @@ def test_docstrings(name):
 
 def test_methods_have_examples():
     finder = doctest.DocTestFinder()
-    tests = finder.find(sparseop.Operator, "Operator", module=False)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for test in tests:
-        runner.run(test)
-    assert runner.failures == 0 and runner.tries >= 20
+    for kind, least in ((sparseop.Operator, 20), (sparseop.SolveInfo, 3)):
+        before = runner.tries
+        for test in finder.find(kind, kind.__name__, module=False):
+            runner.run(test)
+        assert runner.failures == 0 and runner.tries - before >= least
 
 
 @pytest.mark.parametrize("file", ["README.md", "docs/guide/python.md", "python/README.md"])

@@ -84,6 +84,30 @@ def test_refusals():
     assert isinstance(op(x.astype("float32"), copy=True), jax.Array)
 
 
+def test_transformations_are_refused():
+    op, x = sparseop.auto(sparseop.gallery("banded,rows=100")), jax.numpy.ones(100)
+    for transform in (jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum())):
+        argument = jax.numpy.ones((2, 100)) if transform is jax.vmap else x
+        for multiply in (lambda x: op @ x, lambda x: op(x, copy=True)):
+            with pytest.raises(sparseop.UnsupportedError, match="pure_callback"):
+                transform(multiply)(argument)
+    x.delete()
+    for copy in (False, True):
+        with pytest.raises(sparseop.UnsupportedError, match="deleted"):
+            op(x, copy=copy)
+
+
+def test_types_and_dimensions_of_matrices():
+    A = sparseop.gallery("uniform,rows=50")
+    B = sparse.BCOO.from_scipy_sparse(A)
+    assert sparseop.auto(B, dtype=jax.numpy.float32).dtype == np.float32
+    with pytest.raises(sparseop.DtypeError, match="complex"):
+        sparseop.auto(sparse.BCOO((B.data + 1j, B.indices), shape=B.shape), dtype="float64")
+    for shape in ((3,), (3, 3, 3)):
+        with pytest.raises(sparseop.MatrixError, match=f"{len(shape)} dimensions"):
+            sparseop.auto(sparse.BCOO.fromdense(jax.numpy.ones(shape)))
+
+
 def test_solvers():
     A = sparseop.gallery("poisson2d,n=20,values=laplacian")
     b = jax.numpy.ones(400)

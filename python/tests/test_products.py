@@ -1,5 +1,7 @@
 """Products against SciPy."""
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -83,6 +85,61 @@ def test_repeated_and_unsorted_entries_add_up():
     op = sparseop.auto(A)
     assert op.nnz == 5
     assert np.array_equal(op @ np.array([1.0, 10.0, 100.0]), [70.0, 503.0])
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "bsr"])
+def test_arrays_that_are_filled_up(format, tmp_path):
+    A = sparseop.gallery("uniform,rows=60")
+    B = A.asformat(format)
+    B.indices = np.concatenate([B.indices, np.full(5, 77, B.indices.dtype)])
+    B.data = np.concatenate([B.data, np.full((5, *B.data.shape[1:]), np.nan)])
+    op, x = sparseop.auto(B, updatable=True), np.arange(60.0)
+    assert np.allclose(op @ x, A @ x)
+    with pytest.raises(sparseop.ShapeError, match=f"{B.data.size} entries"):
+        op.update_values(np.ones(B.data.size - 1))
+    op.update_values(2 * B.data)
+    assert np.allclose(op @ x, 2 * (A @ x)) and np.allclose(op.T @ x, 2 * (A.T @ x))
+    own = pickle.loads(pickle.dumps(op))
+    own.update_values(B.data)
+    assert np.allclose(own @ x, A @ x)
+    sparseop.write(tmp_path / "a.mtx", B)
+    assert np.allclose(sparseop.read(tmp_path / "a.mtx") @ x, A @ x)
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize("change", ["short", "falling", "long"])
+def test_broken_matrices_are_refused(format, change):
+    B = sparseop.gallery("uniform,rows=60").asformat(format)
+    if change == "short":
+        B.data = B.data[:-1]
+    elif change == "falling":
+        B.indptr[3] = B.indptr[-1] + 1
+    else:
+        B.indptr[-1] += 5
+    with pytest.raises(sparseop.MatrixError):
+        sparseop.auto(B)
+
+
+def test_copies_have_values_of_their_own():
+    A = sparseop.gallery("uniform,rows=60")
+    x = np.ones(60)
+    for B in (A, A.tocsc()):
+        op = sparseop.auto(B, plan="ell", updatable=True, expected_calls=7, copy=True)
+        assert copy.copy(op) is op and op.copy() is op
+        for own in (copy.deepcopy(op), pickle.loads(pickle.dumps(op))):
+            assert (own.plan, own.device, own.copies) == (op.plan, op.device, True)
+            assert own._settings == op._settings and op._settings["updatable"]
+            op.update_values(2 * B.data)
+            assert np.allclose(own @ x, A @ x)
+            own.update_values(3 * B.data)
+            assert np.allclose(own @ x, 3 * (A @ x)) and np.allclose(op @ x, 2 * (A @ x))
+            op.update_values(B.data)
+    for own in (copy.deepcopy(op.T), pickle.loads(pickle.dumps(op.T))):
+        assert own.T.plan == op.plan and np.allclose(own @ x, A.T @ x)
+    rounded = sparseop.auto(A.astype("f4"), value_precision="f16")
+    own = copy.deepcopy(rounded)
+    assert own._settings == rounded._settings and own._settings["value_precision"] == "f16"
+    assert np.array_equal(own @ x.astype("f4"), rounded @ x.astype("f4"))
 
 
 def test_arrays_of_csr():

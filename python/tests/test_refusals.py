@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import sparseop
+from scipy.sparse.linalg import aslinearoperator
 
 A = sparseop.gallery("banded,rows=300")
 OP = sparseop.auto(A)
@@ -17,6 +18,10 @@ X = np.ones(300)
 def read_only(array):
     array.flags.writeable = False
     return array
+
+
+def unaligned(array):
+    return np.frombuffer(bytes(1) + array.tobytes(), "u1")[1:].view(array.dtype)
 
 
 OVERLAPPING = np.ones(450)
@@ -99,8 +104,51 @@ CASES = [
     (lambda: sparseop.cg(OP, X.astype("f4")), sparseop.DtypeError, TypeError, "float64"),
     (lambda: sparseop.read("/nowhere.mtx"), sparseop.FileError, OSError, "nowhere"),
     (lambda: sparseop.gallery("poison2d"), sparseop.SettingError, ValueError, "poisson2d"),
-    (lambda: pickle.dumps(OP), sparseop.UnsupportedError, TypeError, "to_scipy"),
-    (lambda: OP * 2.0, TypeError, TypeError, "alpha"),
+    (lambda: OP @ 2.0, sparseop.DtypeError, TypeError, "float"),
+    (lambda: OP @ unaligned(X), sparseop.ContiguityError, ValueError, "pass x.copy()"),
+    (lambda: OP.matvec(["a"] * 300), sparseop.DtypeError, TypeError, "numbers"),
+    (lambda: OP(X, out=[0.0] * 300, copy=True), sparseop.DtypeError, TypeError, "list"),
+    (
+        lambda: OP(X.astype("f4"), out=[0.0] * 300, copy=True),
+        sparseop.DtypeError,
+        TypeError,
+        "`out` is of type list",
+    ),
+    (lambda: sparseop.auto(A + 1j * A, dtype="f8"), sparseop.DtypeError, TypeError, "complex"),
+    (lambda: sparseop.pagerank(A + 1j * A), sparseop.DtypeError, TypeError, "complex"),
+    (
+        lambda: sparseop.auto((A.data + 1j, *ARRAYS[1:]), shape=A.shape, dtype="f4"),
+        sparseop.DtypeError,
+        TypeError,
+        "complex",
+    ),
+    (
+        lambda: sparseop.auto((list(A.data), *ARRAYS[1:]), shape=A.shape, dtype="f4"),
+        sparseop.DtypeError,
+        TypeError,
+        "list",
+    ),
+    (
+        lambda: sparseop.auto((unaligned(A.data), *ARRAYS[1:]), shape=A.shape),
+        sparseop.ContiguityError,
+        ValueError,
+        "values are not aligned",
+    ),
+    (lambda: sparseop.auto(A, shape=(7, 9)), sparseop.SettingError, ValueError, "(300, 300)"),
+    (lambda: sparseop.auto(aslinearoperator(A)), sparseop.DtypeError, TypeError, "no sparse matrix"),
+    (lambda: sparseop.gallery(5), sparseop.SettingError, ValueError, "generator"),
+    (lambda: sparseop.read(5), sparseop.SettingError, ValueError, "path"),
+    (lambda: sparseop.write(5, A), sparseop.SettingError, ValueError, "path"),
+    (lambda: sparseop.Profile.read(5), sparseop.SettingError, ValueError, "path"),
+    (lambda: sparseop.cg(OP, X, (1.0,) * 300), sparseop.DtypeError, TypeError, "`x0` is of type"),
+    (lambda: sparseop.cg(OP, X, 0), sparseop.DtypeError, TypeError, "`x0` is of type"),
+    (lambda: sparseop.cg(OP, X, X.astype("f4")), sparseop.DtypeError, TypeError, "`x0` has elem"),
+    (lambda: sparseop.cg(OP, X, np.ones((300, 1))), sparseop.ShapeError, ValueError, "`x0`"),
+    (lambda: sparseop.cg(OP, X, rtol=None), sparseop.SettingError, ValueError, "rtol"),
+    (lambda: sparseop.pagerank(A, "most"), sparseop.SettingError, ValueError, "damping"),
+    (lambda: sparseop.pagerank(A, rtol=1j), sparseop.SettingError, ValueError, "rtol"),
+    (lambda: sparseop.cg(OP, X, callback=7), sparseop.SettingError, ValueError, "callback"),
+    (lambda: sparseop.pagerank(A, callback=7), sparseop.SettingError, ValueError, "callback"),
 ]
 
 
@@ -197,13 +245,44 @@ def test_outputs_of_copies_are_checked():
         with pytest.raises(error, match="out"):
             OP(x, out=out, copy=True)
     assert OP(X, out=gaps, copy=True) is gaps and np.allclose(gaps, A @ X)
-    unaligned = np.frombuffer(bytes(1) + X.tobytes(), "u1")[1:].view("f8")
-    assert np.allclose(OP(unaligned, copy=True), A @ X)
+    assert np.allclose(OP(unaligned(X), copy=True), A @ X)
     for complex_ in (X + 1j, (X + 1j).astype("c8")):
         with pytest.raises(sparseop.DtypeError, match="complex"):
             OP(complex_, copy=True)
-        with pytest.raises(sparseop.DtypeError, match="complex"):
-            OP.matvec(complex_)
+
+
+def test_arrays_of_other_libraries():
+    """By a class with what the standard demands, around an array of NumPy."""
+
+    class Lent:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+    class Whole(Lent):
+        def __array_namespace__(self):
+            return np
+
+        def __array__(self, dtype=None, copy=None):
+            return np.asarray(self.array, dtype)
+
+    assert np.array_equal(OP @ Whole(X), OP @ X)
+    out = np.zeros(300)
+    assert OP(Lent(X), out=out) is out and np.array_equal(out, OP @ X)
+    with pytest.raises(sparseop.UnsupportedError, match="pass `out`"):
+        OP @ Lent(X)
+    fixed = Whole(read_only(X.copy()))
+    try:
+        fixed.__dlpack__()
+    except BufferError:
+        with pytest.raises(sparseop.DtypeError, match="not handed over"):
+            OP @ fixed
+    assert np.array_equal(OP(fixed, copy=True), OP @ X)
 
 
 def limited(program):

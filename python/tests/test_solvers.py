@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.sparse as sp
 import scipy.sparse.linalg as linalg
 import sparseop
@@ -73,6 +74,96 @@ def test_operators_are_linear_operators():
     singular = linalg.svds(op, k=2, return_singular_vectors=False)
     assert np.allclose(singular, linalg.svds(A, k=2, return_singular_vectors=False))
     assert np.allclose((2 * linear + linear) @ B, 3 * (A @ B))
+
+
+def test_operators_are_those_of_scipy():
+    op, other = sparseop.auto(A), linalg.aslinearoperator(A)
+    assert isinstance(op, linalg.LinearOperator) and isinstance(op, sparseop.Operator)
+    assert type(op) is sparseop.Operator and linalg.aslinearoperator(op) is op
+    x, AB = B, A @ B
+    for found, expected in (
+        (2 * op, 2 * AB),
+        (op * np.float32(2), 2 * AB),
+        (np.float64(2) * op, 2 * AB),
+        (-op, -AB),
+        (op / 2, AB / 2),
+        (op + op, 2 * AB),
+        (op - 2 * op, -AB),
+        (op + other, 2 * AB),
+        (other + op, 2 * AB),
+        (other - op, 0 * AB),
+        (op @ op, A @ AB),
+        (op * op, A @ AB),
+        (op.dot(op), A @ AB),
+        (op @ other, A @ AB),
+        (other @ op, A @ AB),
+        (op**2, A @ AB),
+        (linalg.matrix_power(op, 2), A @ AB),
+        (linalg.matrix_power(op, 1), AB),
+        ((op.T @ op + op).H, A.T @ AB + AB),
+    ):
+        assert isinstance(found, linalg.LinearOperator)
+        assert np.allclose(found @ x, expected)
+    assert np.allclose(op * x, AB) and np.allclose(x * op, A.T @ x)
+    for refused, error in (
+        (lambda: op + 1, sparseop.UnsupportedError),
+        (lambda: op - A, sparseop.UnsupportedError),
+        (lambda: op / "2", sparseop.UnsupportedError),
+        (lambda: op + linalg.aslinearoperator(A[:3]), sparseop.ShapeError),
+        (lambda: op @ linalg.aslinearoperator(A[:3]), sparseop.ShapeError),
+        (lambda: op**-1, sparseop.SettingError),
+    ):
+        with pytest.raises(error):
+            refused()
+
+
+def test_functions_of_scipy_take_operators():
+    op, small = sparseop.auto(A), -0.1 * A
+    trace = small.diagonal().sum()
+    found = linalg.expm_multiply(sparseop.auto(small), B, traceA=trace)
+    assert np.allclose(found, linalg.expm_multiply(small, B))
+    solved = scipy.optimize.lsq_linear(op, B, lsmr_tol=1e-12)
+    assert np.allclose(A @ solved.x, B, atol=1e-5)
+    assert np.isclose(linalg.onenormest(op), linalg.onenormest(A))
+
+
+def test_lobpcg_needs_an_operator_of_scipy_for_other_types():
+    """It calls operators as functions, which copy nothing: as the guide says."""
+    op, X = sparseop.auto(A.astype("f4")), np.random.default_rng(5).standard_normal((1600, 3))
+    with pytest.raises(sparseop.DtypeError):
+        op(X)
+    options = {"tol": 1e-3, "maxiter": 300, "largest": True}
+    values = linalg.lobpcg(op.as_linear_operator(), X, **options)[0]
+    assert np.allclose(values, linalg.lobpcg(A, X, **options)[0], rtol=1e-2)
+
+
+def test_complex_vectors_of_scipy():
+    C = sparseop.gallery("uniform,rows=400")
+    for dtype, limit in (("f8", 1e-12), ("f4", 1e-4)):
+        op, D = sparseop.auto(C.astype(dtype)), C.astype(dtype)
+        linear = op.as_linear_operator()
+        X = np.random.default_rng(6).standard_normal((400, 6))
+        X = (X[:, :3] + 1j * X[:, 3:]).astype("c16" if dtype == "f8" else "c8")
+        for found, expected in (
+            (op.matvec(X[:, 0]), D @ X[:, 0]),
+            (op.rmatvec(X[:, 0]), D.T @ X[:, 0]),
+            (op.matmat(X), D @ X),
+            (op.rmatmat(X), D.T @ X),
+            (linear @ X, D @ X),
+            (linear.H @ X[:, 1], D.T @ X[:, 1]),
+        ):
+            assert found.dtype == X.dtype and np.allclose(found, expected, atol=limit)
+    with pytest.raises(sparseop.DtypeError):
+        op @ X
+
+
+def test_subclasses_of_arrays():
+    class Own(np.ndarray):
+        __module__ = "elsewhere"
+
+    b = B.view(Own)
+    x, info = sparseop.cg(A, b, b.copy())
+    assert info == 0 and np.allclose(A @ x, B)
 
 
 def test_pagerank():

@@ -1,9 +1,13 @@
 """The stubs have the names, the arguments and the defaults of the package."""
 
 import ast
+import importlib.util
 import inspect
 import pathlib
+import subprocess
+import sys
 
+import pytest
 import sparseop
 
 
@@ -40,3 +44,52 @@ def test_everything_is_documented():
     for thing in things:
         if not isinstance(thing, int):
             assert thing.__doc__, thing
+
+
+def test_names_of_the_package():
+    assert set(sparseop.__all__) <= set(dir(sparseop)) and "torch" in dir(sparseop)
+    for name in ("Operator", "Profile", "Progress", "SolveInfo", "Error"):
+        assert name in sparseop.__all__
+    for name in ("Operator", "Profile", "Progress", "SolveInfo"):
+        assert getattr(sparseop, name).__module__ == "sparseop"
+
+
+PROGRAM = """
+import copy
+
+import numpy
+import sparseop
+
+A = sparseop.gallery("small", dtype=float)
+op = sparseop.auto(A, dtype=numpy.float32)
+x = numpy.ones(op.shape[1], "float32")
+y: numpy.typing.NDArray[numpy.float32] = op @ x
+own: sparseop.Operator = copy.deepcopy(op.copy())
+scaled = 2 * op + op @ op - op**2
+page: str = op._repr_html_()
+info: sparseop.SolveInfo = sparseop.cg(op, x, callback=lambda p: print(p.residual))[1]
+op.copies = True  # type: ignore[misc]
+"""
+
+LAYER = """
+import sparseop.torch
+import torch
+
+single = sparseop.auto(A, dtype=torch.float32)
+layer = sparseop.torch.SparseLinear(single)
+z: torch.Tensor = layer.forward(torch.ones(op.shape[1]))
+w: torch.Tensor = sparseop.torch.matmul(single, z)
+layer.forward(x)  # type: ignore[arg-type]
+"""
+
+
+def test_programs_with_types(tmp_path):
+    """By mypy, to which an error that is ignored and does not occur is an error."""
+    pytest.importorskip("mypy")
+    with_torch = importlib.util.find_spec("torch") is not None
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM + LAYER * with_torch)
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    command += ["--cache-dir", str(tmp_path / "cache"), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -42,9 +42,11 @@ __all__ = [
     "Operator",
     "OutOfMemoryError",
     "Profile",
+    "Progress",
     "ReadOnlyError",
     "SettingError",
     "ShapeError",
+    "SolveInfo",
     "UnsupportedError",
     "auto",
     "bicgstab",
@@ -86,7 +88,8 @@ def auto(
     `A` of shape (m, n) is a csr, csc, coo or bsr matrix or array of SciPy, a csr, csc or coo
     matrix of CuPy, a `torch.sparse_csr` tensor, a BCSR or BCOO matrix of JAX, or the arrays
     `(data, indices, indptr)` of CSR with a `shape`. Its values are float32 or float64; with a
-    `dtype` they are converted first. The operator keeps a packed copy, not `A`.
+    `dtype` they are converted first. The operator keeps a packed copy, not `A`: to PyTorch the
+    values are constants, without a gradient.
 
     `device` is that of the matrix unless given: "cpu", "cuda", "cuda:1", or "auto" for the first
     usable GPU. With `copy=True` arguments of other types, layouts or devices are copied for
@@ -203,7 +206,13 @@ def pagerank(A, damping=0.85, *, rtol=1e-8, maxiter=10_000, device=None, callbac
 
 def read(path, dtype="float64"):
     """Reads a Matrix Market file (.mtx, .mtx.gz, .mtx.zst) or an archive of the SuiteSparse
-    collection (.tar.gz), and returns a `scipy.sparse.csr_array`.
+    collection (.tar.gz), and returns a `scipy.sparse.csr_array` of shape (m, n).
+
+    >>> import os, sparseop, tempfile
+    >>> file = os.path.join(tempfile.mkdtemp(), "a.mtx")
+    >>> sparseop.write(file, sparseop.gallery("banded,rows=50"))
+    >>> sparseop.read(file, dtype="float32").shape
+    (50, 50)
     """
     from ._build import is_single, scipy_csr
     from ._sparseop import read as read_arrays
@@ -295,6 +304,10 @@ def tune(out, *arguments, suite="100000,1000000", device=None):
     if subprocess.run(command + list(arguments)).returncode != 0:
         raise Error("`sparseop tune` has failed; its messages say why")
     return Profile.read(out)
+
+
+def __dir__():
+    return sorted({*globals(), *__all__, "torch"})
 
 
 def __getattr__(name):

@@ -5,17 +5,33 @@ from ._gpu import prepare
 from ._sparseop import Operator, build as build_arrays, row_order
 
 
+def packages(thing):
+    """Names of the packages of an object's class and of its base classes."""
+    return [kind.__module__.partition(".")[0] for kind in type(thing).__mro__]
+
+
 def root(thing):
-    """Name of the package of an object's class."""
-    return type(thing).__module__.partition(".")[0]
+    """Name of the library of an array, also of a subclass; otherwise of the class's package."""
+    found = packages(thing)
+    for name in found:
+        if name in ("numpy", "cupy", "torch", "jax", "jaxlib"):
+            return "jax" if name == "jaxlib" else name
+    return found[0]
+
+
+def is_complex(array):
+    """True if the elements are complex."""
+    return "complex" in str(getattr(array, "dtype", ""))
 
 
 def is_single(dtype):
     """True for float32, False for float64."""
     import numpy
 
+    # PyTorch has types of its own.
+    name = str(dtype).removeprefix("torch.") if root(dtype) == "torch" else dtype
     try:
-        found = numpy.dtype(dtype)
+        found = numpy.dtype(name)
     except TypeError:
         found = repr(dtype)
     if found not in (numpy.float32, numpy.float64):
@@ -46,7 +62,11 @@ def as_linear_operator(op):
 
 def build(A, shape, dtype, settings, copy):
     """The operator of a matrix."""
-    shape, arrays, order = csr_arrays(A, shape, dtype)
+    return built(*csr_arrays(A, shape, dtype), settings, copy)
+
+
+def built(shape, arrays, order, settings, copy):
+    """The operator of the arrays of CSR."""
     if settings["device"] not in (None, "cpu") or hasattr(arrays[2], "__cuda_array_interface__"):
         prepare()
     return build_arrays(shape, arrays, order, settings, copy)
@@ -87,22 +107,33 @@ def csr_arrays(A, shape=None, dtype=None):
             raise SettingError("pass the arrays (data, indices, indptr) together with a shape")
         data, indices, indptr = A
         return checked_shape(shape), [indptr, indices, cast(data, dtype)], None
+    take = reader(A)
+    if take is None:
+        if not hasattr(A, "tocsr"):
+            raise DtypeError(
+                f"{type(A).__module__}.{type(A).__name__} is no sparse matrix of SciPy, CuPy, "
+                "PyTorch or JAX; for a dense array pass scipy.sparse.csr_array(A)"
+            )
+        A, take = A.tocsr(), of_scipy
+    if shape is not None and checked_shape(shape) != tuple(A.shape):
+        raise SettingError(f"`shape` is {shape!r}, the matrix has {tuple(A.shape)}; leave it out")
+    return take(A, dtype)
+
+
+def reader(A):
+    """The function that takes the arrays out of a matrix, or None for other things."""
+    # Each with an attribute that other classes of the library lack.
     kinds = {
-        "scipy": of_scipy,
-        "cupyx": of_cupy,
-        "torch": of_torch,
-        "jax": of_jax,
+        "scipy": (of_scipy, "format"),
+        "cupyx": (of_cupy, "format"),
+        "torch": (of_torch, "layout"),
+        "jax": (of_jax, "nse"),
     }
-    for kind in type(A).__mro__:
-        take = kinds.get(kind.__module__.partition(".")[0])
-        if take is not None:
-            return take(A, dtype)
-    if hasattr(A, "tocsr"):
-        return of_scipy(A.tocsr(), dtype)
-    raise DtypeError(
-        f"{type(A).__module__}.{type(A).__name__} is no sparse matrix of SciPy, CuPy, PyTorch or "
-        "JAX; for a dense array pass scipy.sparse.csr_array(A)"
-    )
+    for name in packages(A):
+        take, attribute = kinds.get(name, (None, ""))
+        if take is not None and hasattr(A, attribute):
+            return take
+    return None
 
 
 def checked_shape(shape):
@@ -122,12 +153,32 @@ def cast(data, dtype):
     """Values converted to a type, if one is given."""
     if dtype is None:
         return data
-    name = "float32" if is_single(dtype) else "float64"
-    if root(data) == "torch":
+    name, library = "float32" if is_single(dtype) else "float64", root(data)
+    if not hasattr(data, "dtype"):
+        raise DtypeError(f"the values are of type {type(data).__name__}; pass an array of them")
+    if is_complex(data):
+        raise DtypeError("the values are complex; build operators of the real and imaginary parts")
+    if library == "torch":
         import torch
 
         return data.to(getattr(torch, name))
-    return data.astype(name, copy=False) if root(data) != "jax" else data.astype(name)
+    return data.astype(name, copy=False) if library != "jax" else data.astype(name)
+
+
+def filled(A):
+    """Number of entries, or of blocks, before those that fill the arrays of a matrix up."""
+    end = int(A.indptr[-1]) if A.indptr.size else 0
+    return min(max(end, 0), A.indices.size)
+
+
+def repeated(A, dtype):
+    """For each entry or block of a compressed matrix, its column or row: that of its offsets."""
+    import numpy
+
+    lengths = numpy.diff(A.indptr)
+    if A.indptr.size == 0 or (lengths < 0).any() or lengths.sum() != filled(A):
+        raise MatrixError("`indptr` does not rise from 0 to the number of entries; mend the matrix")
+    return numpy.repeat(numpy.arange(lengths.size, dtype=dtype), lengths)
 
 
 def of_scipy(A, dtype):
@@ -139,23 +190,34 @@ def of_scipy(A, dtype):
     if len(shape) != 2:
         raise MatrixError(f"the array has {len(shape)} dimensions; an operator has two")
     if A.format == "csr":
-        return shape, [A.indptr, A.indices, cast(data, dtype)], None
+        return of_csr(shape, A.indptr, A.indices, data, filled(A), dtype)
+    given = data.size
     if A.format == "csc":
-        rows, columns = A.indices, numpy.repeat(
-            numpy.arange(shape[1], dtype=A.indices.dtype), numpy.diff(A.indptr)
-        )
+        end = filled(A)
+        rows, columns, data = A.indices[:end], repeated(A, A.indices.dtype), data[:end]
     elif A.format == "coo":
         rows, columns = A.row, A.col
     else:
-        height, width = A.blocksize
-        first = numpy.repeat(numpy.arange(len(A.indptr) - 1), numpy.diff(A.indptr))
-        rows = height * first[:, None, None] + numpy.arange(height)[None, :, None]
-        columns = width * A.indices.astype("int64")[:, None, None] + numpy.arange(width)
+        (height, width), end = A.blocksize, filled(A)
+        rows = height * repeated(A, "int64")[:, None, None] + numpy.arange(height)[None, :, None]
+        columns = width * A.indices[:end].astype("int64")[:, None, None] + numpy.arange(width)
         rows, columns = numpy.broadcast_arrays(rows, columns)
-        rows, columns, data = rows.ravel(), columns.ravel(), data.ravel()
-    rows = numpy.ascontiguousarray(rows)
-    indptr, order = row_order(rows, shape[0])
-    return shape, [indptr, columns[order], cast(data, dtype)[order]], (order, data.size)
+        rows, columns, data = rows.ravel(), columns.ravel(), data[:end].ravel()
+    if not rows.size == columns.size == data.size:
+        raise MatrixError(
+            f"{rows.size} rows, {columns.size} columns and {data.size} values are no entries of a "
+            "matrix; pass as many of each"
+        )
+    indptr, order = row_order(numpy.require(rows, requirements="CA"), shape[0])
+    return shape, [indptr, columns[order], cast(data, dtype)[order]], (order, given)
+
+
+def of_csr(shape, indptr, indices, data, end, dtype):
+    """The first `end` entries of the arrays of CSR: others fill the arrays up."""
+    given = data.size
+    if end < given == indices.size:
+        return shape, [indptr, indices[:end], cast(data[:end], dtype)], (slice(end), given)
+    return shape, [indptr, indices, cast(data, dtype)], None
 
 
 def of_cupy(A, dtype):
@@ -199,15 +261,12 @@ def of_jax(A, dtype):
     kind = type(A).__name__
     if kind not in ("BCSR", "BCOO") or A.n_batch or A.n_dense:
         raise MatrixError("the matrix is neither BCSR nor BCOO, or has batches; convert it")
+    if A.ndim != 2:
+        raise MatrixError(f"the array has {A.ndim} dimensions; an operator has two")
+    if kind == "BCSR":
+        return of_csr(A.shape, A.indptr, A.indices, A.data, filled(A), dtype)
     data, given = cast(A.data, dtype), A.data.size
     on_cpu = data.device.platform == "cpu"
-    if kind == "BCSR":
-        end = int(A.indptr[-1])
-        if end >= given:
-            return A.shape, [A.indptr, A.indices, data], None
-        # The entries behind the last row fill the arrays up.
-        positions = (numpy if on_cpu else jax.numpy).arange(end)
-        return A.shape, [A.indptr, A.indices[:end], data[:end]], (positions, given)
     library = numpy if on_cpu else jax.numpy
     rows, columns = (library.asarray(A.indices[:, axis]) for axis in (0, 1))
     data = library.asarray(data)

@@ -1,7 +1,8 @@
 """Copies of arguments, for callers that have asked for them with `copy=True`."""
 
-from ._build import root, to_host
+from ._build import is_complex, root, to_host
 from ._errors import DtypeError, ReadOnlyError, SettingError, ShapeError
+from ._sparseop import check_unrecorded
 
 
 def converted(op, x):
@@ -10,7 +11,7 @@ def converted(op, x):
     import numpy
 
     x = x if hasattr(x, "dtype") else numpy.asarray(x)
-    if "complex" in str(x.dtype):
+    if is_complex(x):
         raise DtypeError("the elements are complex; multiply the real and the imaginary parts")
     name, library = str(op.dtype), root(x)
     on_gpu = op.device != "cpu"
@@ -22,41 +23,50 @@ def converted(op, x):
     if library == "torch":
         import torch
 
-        x = x.detach().to(op.device, getattr(torch, name))
-        return x.resolve_neg().contiguous(), False
-    if library.startswith("jax") and (x.device.platform != "cpu") == on_gpu:
+        x = x.detach().to(op.device, getattr(torch, name)).resolve_neg().contiguous()
+        return x.clone() if x.data_ptr() % x.element_size() else x, False
+    if library == "jax" and (x.device.platform != "cpu") == on_gpu:
         return x.astype(name), False
-    host = numpy.asarray(to_host(x), dtype=name)
+    try:
+        host = numpy.asarray(to_host(x), dtype=name)
+    except (TypeError, ValueError):
+        kind = type(x).__name__
+        raise DtypeError(f"the {kind} has other elements than numbers; pass an array") from None
     contiguous = host.flags.c_contiguous or host.flags.f_contiguous
     return host if contiguous and host.flags.aligned else host.copy(), on_gpu
 
 
 def restored(y, like):
     """An array with the elements of `y` in the library and on the device of another."""
-    library = root(like)
-    if library == root(y) and library != "torch":
+    library, own = root(like), root(y)
+    if library == own and library != "torch":
         return y
     if library == "cupy":
         import cupy
 
         return cupy.asarray(y)
     if library == "torch":
-        return y.to(like.device)
-    if library.startswith("jax"):
+        import torch
+
+        return (y if own == "torch" else torch.as_tensor(to_host(y))).to(like.device)
+    if library == "jax":
         import jax
 
-        return jax.device_put(y, like.device)
-    return y
+        return jax.device_put(y if own == "numpy" else to_host(y), like.device)
+    return to_host(y) if library == "numpy" else y
 
 
 def check_out(out, shape):
     """Checks that a product of this shape can be written to `out`."""
+    if not (hasattr(out, "shape") and hasattr(out, "dtype")):
+        raise DtypeError(f"`out` is of type {type(out).__name__}, which is no array; pass one")
     if tuple(out.shape) != shape:
         raise ShapeError(f"`out` has shape {tuple(out.shape)}; the product has {shape}")
     if not str(out.dtype).endswith(("float32", "float64")):
         raise DtypeError(f"`out` has elements of {out.dtype}; pass float32 or float64")
-    if root(out).startswith("jax") or not getattr(getattr(out, "flags", None), "writeable", True):
+    if root(out) == "jax" or not getattr(getattr(out, "flags", None), "writeable", True):
         raise ReadOnlyError("`out` is read-only; pass an array that may be written")
+    check_unrecorded(out, "out")
 
 
 def multiply(op, x, out, alpha, beta, error):
@@ -70,8 +80,18 @@ def multiply(op, x, out, alpha, beta, error):
     array, staged = converted(op, x)
     if out is not None:
         check_out(out, (op.shape[0], *array.shape[1:]))
-    y = restored(op._apply(array, None, alpha, 0.0, staged), x)
+    y = restored(op._apply(array, None, alpha, 0.0, staged), x if out is None else out)
     if out is None:
         return y
     out[...] = y if beta == 0 else y + beta * out
     return out
+
+
+def multiply_any(op, x):
+    """A product with a copy of `x`. The real matrix keeps the parts of complex elements apart."""
+    import numpy
+
+    x = x if hasattr(x, "dtype") else numpy.asarray(x)
+    if is_complex(x):
+        return op(x.real, copy=True) + 1j * op(x.imag, copy=True)
+    return op(x, copy=True)

@@ -4,9 +4,15 @@ from typing import NamedTuple
 
 from ._build import csr_arrays, root, to_host
 from ._copies import converted, restored
-from ._errors import NotConvergedError, SettingError
+from ._errors import DtypeError, NotConvergedError, SettingError
 from ._gpu import prepare
-from ._sparseop import Operator, device_zeros, pagerank as rank_arrays, solve as solve_arrays
+from ._sparseop import (
+    Operator,
+    check_unrecorded,
+    device_zeros,
+    pagerank as rank_arrays,
+    solve as solve_arrays,
+)
 
 
 class Progress(NamedTuple):
@@ -14,6 +20,10 @@ class Progress(NamedTuple):
 
     iterations: int
     residual: float
+
+
+# Its place in the package. The body of a named tuple cannot set it.
+Progress.__module__ = "sparseop"
 
 
 class SolveInfo(int):
@@ -26,6 +36,8 @@ class SolveInfo(int):
     >>> int(info), info.outcome, info.iterations, len(info.history)
     (5, 'max-iterations', 5, 6)
     """
+
+    __module__ = "sparseop"
 
     def __new__(cls, report):
         outcome, advice, iterations, residual, history, restarts, seconds = report
@@ -63,13 +75,18 @@ class SolveInfo(int):
 def listener(callback):
     if callback is None:
         return None
+    if not callable(callback):
+        raise SettingError(f"`callback` is a function of the progress, not {callback!r}")
     return lambda iterations, residual: callback(Progress(iterations, residual))
 
 
 def start(b, x0):
     """A vector for the solution, which begins as `x0` or 0, and a function that hands it over."""
     library = root(b)
-    if library.startswith("jax"):
+    if x0 is not None and root(x0) != library:
+        name = f"{type(x0).__module__}.{type(x0).__name__}"
+        raise DtypeError(f"`x0` is of type {name}; pass an array of the library of `b`")
+    if library == "jax":
         import jax.numpy
         import numpy
 
@@ -79,12 +96,21 @@ def start(b, x0):
         if x0 is not None:
             raise SettingError("`x0` is not taken with arrays of JAX on a GPU; leave it out")
         return device_zeros(b), jax.numpy.from_dlpack
-    if x0 is not None:
-        return (x0.clone() if library == "torch" else x0.copy()), None
+    if x0 is not None and library == "torch":
+        return x0.clone(), None
     import importlib
 
     namespace = importlib.import_module(library if library in ("torch", "cupy") else "numpy")
-    return namespace.zeros_like(b), None
+    return namespace.zeros_like(b) if x0 is None else namespace.array(x0), None
+
+
+def number(name, value):
+    """A setting that is a real number."""
+    try:
+        # Unlike `float`, not of text.
+        return value.__float__()
+    except (AttributeError, TypeError, OverflowError):
+        raise SettingError(f"`{name}` is a number, not {value!r}") from None
 
 
 def whole(name, number):
@@ -101,29 +127,33 @@ def whole(name, number):
 
 
 def solve(method, op, b, x0, rtol, maxiter, M, callback, copy, restart=30):
+    if not (M is None or isinstance(M, str) and M == "jacobi"):
+        raise SettingError('`M` is None or "jacobi"; other preconditioners are not supported')
+    restart, maxiter = whole("restart", restart), whole("maxiter", maxiter)
+    rtol, callback = number("rtol", rtol), listener(callback)
+    check_unrecorded(b, "b")
+    check_unrecorded(x0, "x0")
     if not isinstance(op, Operator):
         from . import auto
 
         op = auto(op)
-    if not (M is None or isinstance(M, str) and M == "jacobi"):
-        raise SettingError('`M` is None or "jacobi"; other preconditioners are not supported')
-    restart, maxiter = whole("restart", restart), whole("maxiter", maxiter)
     given, staged = b, False
-    if op.copy if copy is None else copy:
+    if op.copies if copy is None else copy:
         b, staged = converted(op, b)
-        x0 = None if x0 is None else converted(op, x0)[0]
+        x0 = None if x0 is None else restored(converted(op, x0)[0], b)
     if root(b) == "torch":
         b = b.detach()
     x, finish = start(b, x0)
     report = solve_arrays(
-        op, b, x, method, restart, rtol, maxiter, M == "jacobi", listener(callback), staged
+        op, b, x, method, restart, rtol, maxiter, M == "jacobi", callback, staged
     )
     x = x if finish is None else finish(x)
     return (x if b is given else restored(x, given)), SolveInfo(report)
 
 
 def pagerank(A, damping, rtol, maxiter, device, callback):
-    maxiter = whole("maxiter", maxiter)
+    maxiter, callback = whole("maxiter", maxiter), listener(callback)
+    damping, rtol = number("damping", damping), number("rtol", rtol)
     shape, arrays, _ = csr_arrays(A)
     values = arrays[2]
     if not str(values.dtype).endswith(("float32", "float64")):
@@ -141,7 +171,7 @@ def pagerank(A, damping, rtol, maxiter, device, callback):
         damping,
         rtol,
         maxiter,
-        listener(callback),
+        callback,
     )
     if library == "torch":
         import torch

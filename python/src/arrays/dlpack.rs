@@ -4,7 +4,7 @@
 use super::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType};
 use crate::error::{Exception, raised};
 use crate::stream;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyException, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -91,8 +91,9 @@ pub(super) fn describe(
     stream: Option<&Stream>,
 ) -> PyResult<ArrayRef> {
     let py = array.py();
-    let place = array.call_method0(intern!(py, "__dlpack_device__"))?;
-    let (kind, ordinal): (i32, i32) = place.extract()?;
+    let place = array.call_method0(intern!(py, "__dlpack_device__"));
+    let place = place.and_then(|place| place.extract::<(i32, i32)>());
+    let (kind, ordinal) = place.map_err(|error| refused(array, name, library, error))?;
     let place = match kind {
         CPU | CUDA_HOST => ArrayPlace::Host,
         CUDA | CUDA_MANAGED => ArrayPlace::Cuda(ordinal as usize),
@@ -116,7 +117,8 @@ pub(super) fn describe(
         let stream = stream.raw().expose_provenance() as u64;
         options.set_item("stream", if stream == 0 { LEGACY_STREAM } else { stream })?;
     }
-    let capsule = array.call_method(intern!(py, "__dlpack__"), (), Some(&options))?;
+    let capsule = array.call_method(intern!(py, "__dlpack__"), (), Some(&options));
+    let capsule = capsule.map_err(|error| refused(array, name, library, error))?;
     // SAFETY: a capsule of this name contains such a tensor, which is taken by renaming it.
     let tensor = unsafe {
         let managed = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr());
@@ -180,6 +182,25 @@ pub(super) fn describe(
         writable: library != ArrayLibrary::Jax,
         tensor: Some(tensor),
     })
+}
+
+/// The exception for an array that its library does not hand over.
+fn refused(array: &Bound<'_, PyAny>, name: &str, library: ArrayLibrary, error: PyErr) -> PyErr {
+    let py = array.py();
+    // Interrupts are none of it.
+    if !error.is_instance_of::<PyException>(py) {
+        return error;
+    }
+    let deleted = array.call_method0("is_deleted").and_then(|deleted| deleted.is_truthy());
+    if library == ArrayLibrary::Jax && deleted.unwrap_or(false) {
+        let message = format!("`{name}` was deleted or donated; pass an array that is in use");
+        return Exception::Unsupported.error(py, message);
+    }
+    let message = format!(
+        "`{name}` is not handed over by its library: {}; pass numpy.array({name}), or copy=True",
+        error.value(py)
+    );
+    Exception::Dtype.error(py, message)
 }
 
 /// Elements that this library has allocated on a GPU.

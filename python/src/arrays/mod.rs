@@ -157,6 +157,13 @@ impl ArrayRef {
         self.place == other.place && one.start < two.end && two.start < one.end
     }
 
+    /// True if each element begins at a multiple of its size.
+    pub(crate) fn is_aligned(&self) -> bool {
+        // Sizes are powers of two.
+        let size = self.elements.bytes().max(1) as u64;
+        self.address & (size - 1) == 0 || self.len() == 0
+    }
+
     /// The elements, which are in host memory.
     ///
     /// # Safety
@@ -216,6 +223,16 @@ pub(crate) fn library_of(array: &Bound<'_, PyAny>, name: &str) -> PyResult<Array
     Ok(library)
 }
 
+/// True if an object of JAX stands for arrays in a transformation of functions.
+fn is_traced(thing: &Bound<'_, PyAny>) -> PyResult<bool> {
+    for class in thing.get_type().mro() {
+        if class.getattr("__name__")?.eq("Tracer")? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn classify(array: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayLibrary> {
     for class in array.get_type().mro() {
         let module: String = class.getattr("__module__")?.extract().unwrap_or_default();
@@ -225,6 +242,13 @@ fn classify(array: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayLibrary> {
             ("numpy", "ndarray") => return Ok(ArrayLibrary::NumPy),
             ("cupy", "ndarray" | "_ndarray_base") => return Ok(ArrayLibrary::CuPy),
             ("torch", "Tensor") => return Ok(ArrayLibrary::Torch),
+            ("jax" | "jaxlib", _) if is_traced(array)? => {
+                let message = format!(
+                    "`{name}` is traced by jax.jit or another transformation of JAX, which cannot \
+                     follow the product; call the operator in jax.pure_callback"
+                );
+                return Err(Exception::Unsupported.error(array.py(), message));
+            }
             ("jax" | "jaxlib", _) if array.hasattr("__dlpack__")? => return Ok(ArrayLibrary::Jax),
             _ => {}
         }
@@ -251,9 +275,28 @@ pub(crate) fn describe(array: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayRe
     }
 }
 
-/// True if the array is a tensor of PyTorch whose operations are recorded for gradients.
+/// True if the array is a tensor of PyTorch whose operations autograd records.
 pub(crate) fn is_recorded(array: &Bound<'_, PyAny>, library: ArrayLibrary) -> PyResult<bool> {
     Ok(library == ArrayLibrary::Torch && torch::is_recorded(array)?)
+}
+
+/// True if the array is a tensor of PyTorch in a transform of functions, which has no memory.
+pub(crate) fn is_transformed(array: &Bound<'_, PyAny>, library: ArrayLibrary) -> bool {
+    library == ArrayLibrary::Torch && torch::is_transformed(array)
+}
+
+/// Refuses a tensor of PyTorch that autograd follows, for work that it does not see.
+#[pyfunction]
+pub(crate) fn check_unrecorded(array: &Bound<'_, PyAny>, name: &str) -> PyResult<()> {
+    match library_of(array, name) {
+        Ok(ArrayLibrary::Torch) => torch::check_unrecorded(array, name),
+        _ => Ok(()),
+    }
+}
+
+/// Tells the library of an array that its elements have changed.
+pub(crate) fn mark_written(array: &Bound<'_, PyAny>, library: ArrayLibrary) -> PyResult<()> {
+    if library == ArrayLibrary::Torch { torch::mark_written(array) } else { Ok(()) }
 }
 
 /// Stream of a product with arrays of a library: the current stream of the library if it has one.
@@ -304,7 +347,14 @@ impl<'py> NewArray<'py> {
             (ArrayLibrary::CuPy, _) => cupy::new(like, of, rows)?,
             (ArrayLibrary::Torch, _) => torch::new(like, of, rows)?,
             (_, place) => {
-                let namespace = like.call_method0("__array_namespace__")?;
+                let namespace = like.call_method0("__array_namespace__").map_err(|_| {
+                    let class = like.get_type();
+                    let message = format!(
+                        "`x` is of {class}, which cannot make an array for the result: it lacks \
+                         __array_namespace__; pass `out`, or numpy.from_dlpack(x)"
+                    );
+                    Exception::Unsupported.error(py, message)
+                })?;
                 let object = match place {
                     ArrayPlace::Host => numpy::new_aligned(py, of, rows)?,
                     ArrayPlace::Cuda(ordinal) => {

@@ -23,6 +23,21 @@ fn element_type(dtype: &Bound<'_, PyAny>) -> PyResult<ElementType> {
 }
 
 pub(super) fn describe(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayRef> {
+    described(tensor, name).map_err(|error| {
+        let py = tensor.py();
+        if Exception::is_any(py, &error) {
+            return error;
+        }
+        // PyTorch refuses to tell the address, or earlier the layout.
+        let (cause, remedy) = (error.value(py), format!("{name}.to_dense() of a sparse tensor"));
+        let message = format!(
+            "`{name}` is no tensor with memory of its own: {cause}; pass one, such as {remedy}"
+        );
+        Exception::Unsupported.error(py, message)
+    })
+}
+
+fn described(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayRef> {
     let py = tensor.py();
     let ordinal: i64 = tensor.call_method0(intern!(py, "get_device"))?.extract()?;
     let host = ordinal < 0;
@@ -69,11 +84,64 @@ pub(super) fn describe(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<ArrayR
 }
 
 /// True if operations on the tensor are recorded for a backward pass.
-pub(super) fn is_recorded(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn needs_gradient(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     static ENABLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = tensor.py();
     Ok(tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()?
         && ENABLED.import(py, "torch", "is_grad_enabled")?.call0()?.is_truthy()?)
+}
+
+/// True if operations on the tensor compute a tangent, too: in the forward mode of autograd.
+fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static FORWARD: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = tensor.py();
+    let forward = FORWARD
+        .get_or_try_init(py, || py.import("torch.autograd.forward_ad").map(Bound::unbind))?;
+    let forward = forward.bind(py);
+    // Negative outside of the mode. Unpacking each tensor would take as long as a small product.
+    let level = forward.getattr_opt(intern!(py, "_current_level"))?;
+    let level = level.and_then(|level| level.extract::<i64>().ok());
+    if level.is_some_and(|level| level < 0) {
+        return Ok(false);
+    }
+    let dual = forward.call_method1(intern!(py, "unpack_dual"), (tensor,))?;
+    Ok(!dual.getattr(intern!(py, "tangent"))?.is_none())
+}
+
+/// True if autograd takes part in operations on the tensor.
+pub(super) fn is_recorded(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(needs_gradient(tensor)? || has_tangent(tensor)?)
+}
+
+/// True if the tensor stands for others in a transform of `torch.func`, and has no memory.
+pub(super) fn is_transformed(tensor: &Bound<'_, PyAny>) -> bool {
+    static WRAPPED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let (py, name) = (tensor.py(), "is_functorch_wrapped_tensor");
+    let wrapped = WRAPPED.import(py, "torch._C._functorch", name);
+    wrapped.and_then(|wrapped| wrapped.call1((tensor,))?.is_truthy()).unwrap_or(false)
+}
+
+/// Refuses a tensor that autograd follows, for work that it does not see.
+pub(super) fn check_unrecorded(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<()> {
+    let message = if needs_gradient(tensor)? {
+        format!(
+            "`{name}` requires grad, and autograd does not record its use here; pass \
+             {name}.detach(), or use torch.no_grad()"
+        )
+    } else if has_tangent(tensor)? {
+        format!("`{name}` has a tangent, which is not used here; pass unpack_dual({name}).primal")
+    } else {
+        return Ok(());
+    };
+    Err(Exception::Setting.error(tensor.py(), message))
+}
+
+/// Tells autograd that the elements of a tensor have changed.
+pub(super) fn mark_written(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+    static MARK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = tensor.py();
+    MARK.import(py, "torch.autograd.graph", "increment_version")?.call1((tensor,))?;
+    Ok(())
 }
 
 /// The current stream of the thread on a GPU, as a number.
