@@ -1,6 +1,6 @@
 //! Messages among the parts of an operator.
 
-use sparseop::{Error, Scalar, listed, reserved, try_zeroed};
+use sparseop::{Error, Scalar, listed, try_zeroed};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -65,22 +65,6 @@ pub(crate) fn bytes_of<T: Scalar>(numbers: &[T]) -> &[u8] {
 pub(crate) fn bytes_of_mut<T: Scalar>(numbers: &mut [T]) -> &mut [u8] {
     // SAFETY: as `bytes_of`; any bytes are a number.
     unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), size_of_val(numbers)) }
-}
-
-/// Appends bytes.
-///
-/// # Errors
-///
-/// [`Error::HostMemory`].
-pub(crate) fn extend(to: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Error> {
-    if to.capacity() - to.len() < bytes.len() {
-        // As much again, as for any growing vector.
-        let mut longer = reserved(2 * to.len().max(bytes.len()))?;
-        longer.append(to);
-        *to = longer;
-    }
-    to.extend_from_slice(bytes);
-    Ok(())
 }
 
 /// Gathers the numbers of all ranks, equally many of each, in the order of the ranks.

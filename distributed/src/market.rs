@@ -1,14 +1,14 @@
 //! Reading of a Matrix Market file in parallel: every rank reads a range of its bytes.
 
 use crate::blocks::block_rows;
-use crate::comm::{Communicator, agree, extend, sum_words};
+use crate::comm::{Communicator, agree, sum_words};
 use crate::equality::{check_equal_words, hash};
 use crate::findings::FileFindings;
 use crate::partition::Partition;
 use crate::transpose::EntryArrays;
 use sparseop::matrix::market::{MarketEntries, MarketPieces, shortened};
 use sparseop::matrix::{CsrMatrix, Triplets};
-use sparseop::{Device, Error, Scalar, ToCsr};
+use sparseop::{Device, Error, Scalar, ToCsr, reserved};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -54,10 +54,8 @@ pub(crate) fn read<T: Scalar>(comm: &dyn Communicator, path: &Path) -> Result<Re
     let count = |is: fn(f64) -> bool| values.iter().filter(|v| is(v.to_f64())).count() as u64;
     let counts = [lines, above, count(f64::is_nan), count(f64::is_infinite)];
     let counts = sum_words(comm, &counts)?;
-    let (lines, findings) = (
-        counts[0],
-        FileFindings { above_diagonal: counts[1], nan: counts[2], infinite: counts[3] },
-    );
+    let lines = counts[0];
+    let findings = FileFindings { above_diagonal: counts[1], nan: counts[2], infinite: counts[3] };
     let entries = EntryArrays { rows, columns, values };
     if lines != pieces.declared() {
         let message = format!("the file declares {} entries, but has {lines}", pieces.declared());
@@ -162,6 +160,22 @@ fn lines(
     }
     text.drain(..skipped);
     Ok(text)
+}
+
+/// Appends bytes.
+///
+/// # Errors
+///
+/// [`Error::HostMemory`].
+fn extend(to: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Error> {
+    if to.capacity() - to.len() < bytes.len() {
+        // As much again, as for any growing vector.
+        let mut longer = reserved(2 * to.len().max(bytes.len()))?;
+        longer.append(to);
+        *to = longer;
+    }
+    to.extend_from_slice(bytes);
+    Ok(())
 }
 
 #[cfg(test)]

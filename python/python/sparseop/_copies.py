@@ -5,14 +5,19 @@ from ._errors import DtypeError, ReadOnlyError, SettingError, ShapeError
 from ._sparseop import check_unrecorded
 
 
+def refuse_complex(x):
+    """Refuses an array whose copy would lose its imaginary parts."""
+    if is_complex(x):
+        raise DtypeError("the elements are complex; multiply the real and the imaginary parts")
+
+
 def converted(op, x):
     """An array with the elements of `x` that products with `op` take, and whether it is in host
     memory for an operator on a GPU."""
     import numpy
 
     x = x if hasattr(x, "dtype") else numpy.asarray(x)
-    if is_complex(x):
-        raise DtypeError("the elements are complex; multiply the real and the imaginary parts")
+    refuse_complex(x)
     name, library = str(op.dtype), root(x)
     on_gpu = op.device != "cpu"
     if library == "cupy" and on_gpu:

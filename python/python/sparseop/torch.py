@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from . import Operator
-from ._errors import DtypeError, SettingError, UnsupportedError
+from ._copies import refuse_complex
+from ._errors import SettingError, UnsupportedError
 from ._sparseop import numbered
 
 
@@ -104,8 +105,7 @@ def _recorded(op, x, out, alpha, beta, copy):
         raise SettingError("`beta` needs an `out`, which it multiplies")
     device = x.device
     if copy:
-        if x.is_complex():
-            raise DtypeError("the elements are complex; multiply the real and the imaginary parts")
+        refuse_complex(x)
         dtype = getattr(torch, str(op.dtype))
         x = x.to(torch.device(op.device), dtype).resolve_neg().contiguous()
     y = matmul(op, x).to(device)
