@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 import pytest
+import scipy.sparse
 import sparseop
 
 torch = pytest.importorskip("torch")
@@ -295,3 +296,38 @@ def test_subclasses():
     op, b = sparseop.auto(A), torch.ones(400, dtype=torch.float64).as_subclass(Own)
     assert isinstance(op @ b, torch.Tensor) and isinstance(sparseop.cg(op, b)[0], torch.Tensor)
     assert isinstance(op(b.to(torch.float32), copy=True), torch.Tensor)
+
+
+def test_tensors_without_memory():
+    op = sparseop.auto(sparseop.gallery("small,n=6"))
+    x = torch.ones(op.shape[1], dtype=torch.float64)
+    freed = x.clone()
+    freed.untyped_storage().resize_(0)
+    zeros = torch._efficientzerotensor(x.shape, dtype=x.dtype)
+    for tensor in (freed, zeros, x.to("meta")):
+        with pytest.raises(sparseop.Error):
+            op @ tensor
+    with torch._subclasses.FakeTensorMode(), pytest.raises(sparseop.Error):
+        op @ torch.ones(op.shape[1], dtype=torch.float64)
+    # PyTorch has no such rule for functions with derivatives of their own.
+    with pytest.raises(RuntimeError):
+        torch.func.functionalize(lambda x: op @ x)(x)
+
+
+def test_both_descriptions_of_a_tensor_are_the_same():
+    class Own(torch.Tensor):
+        """Has no function in C."""
+
+    data = np.arange(1.0, 37.0).reshape(6, 2, 3)
+    A = scipy.sparse.bsr_array((data, [0, 1] * 3, [0, 2, 4, 6]), shape=(6, 6))
+    op, values = sparseop.auto(A, updatable=True), torch.from_numpy(data.copy())
+    gaps = values.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    for tensor in (values, values.as_subclass(Own)):
+        op.update_values(tensor)
+    for tensor in (gaps, gaps.as_subclass(Own)):
+        with pytest.raises(sparseop.ContiguityError):
+            op.update_values(tensor)
+    for rows, columns in ((6, 1), (6, 3), (6, 0)):
+        X = torch.ones((rows, columns), dtype=torch.float64)
+        for given in (X, X.t().contiguous().t()):
+            assert torch.equal(op @ given, (op @ given.as_subclass(Own)).as_subclass(torch.Tensor))

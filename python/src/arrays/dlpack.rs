@@ -1,4 +1,4 @@
-//! DLPack, version 0 of its structures, which every library has: arrays borrowed from others, and
+//! DLPack, with capsules of version 0, which every library has: arrays borrowed from others, and
 //! vectors in GPU memory handed to them. The crates for it have a device layer of their own.
 
 use super::{ArrayLibrary, ArrayPlace, ArrayRef, ElementType};
@@ -10,12 +10,14 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sparseop::{Device, DeviceVec, Error, Layout, Scalar, Stream};
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
+const EXCHANGE: &CStr = c"dlpack_exchange_api";
 
 /// Kinds of devices.
 const CPU: i32 = 1;
@@ -94,17 +96,13 @@ pub(super) fn describe(
     let place = array.call_method0(intern!(py, "__dlpack_device__"));
     let place = place.and_then(|place| place.extract::<(i32, i32)>());
     let (kind, ordinal) = place.map_err(|error| refused(array, name, library, error))?;
-    let place = match kind {
-        CPU | CUDA_HOST => ArrayPlace::Host,
-        CUDA | CUDA_MANAGED => ArrayPlace::Cuda(ordinal as usize),
-        other => {
-            let message = format!(
-                "`{name}` is on a device of kind {other} of DLPack; move it to the CPU or to an \
-                 NVIDIA GPU"
-            );
-            return Err(Exception::Device.error(py, message));
-        }
-    };
+    let place = place_of(kind, ordinal).ok_or_else(|| {
+        let message = format!(
+            "`{name}` is on a device of kind {kind} of DLPack; move it to the CPU or to an NVIDIA \
+             GPU"
+        );
+        Exception::Device.error(py, message)
+    })?;
     let options = PyDict::new(py);
     if let ArrayPlace::Cuda(ordinal) = place {
         let stream = match stream {
@@ -131,57 +129,130 @@ pub(super) fn describe(
         Tensor(managed)
     };
     // SAFETY: the tensor is alive.
-    let raw = unsafe { tensor.0.as_ref() }.tensor;
-    let ndim = raw.ndim as usize;
-    let mut dims = [1; 2];
-    let mut strides = None;
-    // SAFETY: `shape`, and `strides` unless it is null, have `ndim` elements.
-    unsafe {
-        for (index, dim) in dims.iter_mut().enumerate().take(ndim) {
-            *dim = *raw.shape.add(index) as usize;
-        }
-        if !raw.strides.is_null() && (1..=2).contains(&ndim) {
-            strides = Some([*raw.strides, *raw.strides.add(ndim - 1)]);
+    let array = unsafe { tensor.0.as_ref().tensor.array(library, place) };
+    Ok(ArrayRef { tensor: Some(tensor), ..array })
+}
+
+fn place_of(kind: i32, ordinal: i32) -> Option<ArrayPlace> {
+    match kind {
+        CPU | CUDA_HOST => Some(ArrayPlace::Host),
+        CUDA | CUDA_MANAGED => Some(ArrayPlace::Cuda(ordinal as usize)),
+        _ => None,
+    }
+}
+
+/// True if elements are adjacent, given sizes and strides of the dimensions from the index that
+/// varies fastest. The stride of a dimension of one element does not matter.
+fn are_contiguous<'a>(mut dimensions: impl Iterator<Item = (&'a i64, &'a i64)>) -> bool {
+    let mut stride = 1;
+    dimensions.all(|(&size, &found)| {
+        let wanted = stride;
+        stride *= size;
+        size == 1 || found == wanted
+    })
+}
+
+impl RawTensor {
+    /// Description of an array whose owner keeps it alive.
+    ///
+    /// # Safety
+    ///
+    /// `shape`, and `strides` unless it is null, have `ndim` elements.
+    unsafe fn array(&self, library: ArrayLibrary, place: ArrayPlace) -> ArrayRef {
+        let ndim = self.ndim as usize;
+        // SAFETY: the caller's promise.
+        let listed = |from: *mut i64| match ndim {
+            0 => &[][..],
+            _ => unsafe { std::slice::from_raw_parts(from, ndim) },
+        };
+        let shape = listed(self.shape);
+        let mut dims = [1; 2];
+        dims.iter_mut().zip(shape).for_each(|(dim, &size)| *dim = size as usize);
+        let (row_major, column_major) = if shape.contains(&0) {
+            (true, true)
+        } else if self.strides.is_null() {
+            (true, shape.iter().filter(|size| **size > 1).count() <= 1)
+        } else {
+            let stored = shape.iter().zip(listed(self.strides));
+            let row_major = are_contiguous(stored.clone().rev());
+            (row_major, if ndim > 2 { row_major } else { are_contiguous(stored) })
+        };
+        let kind = match self.kind {
+            INT => b'i',
+            UINT => b'u',
+            FLOAT => b'f',
+            _ => b'?',
+        };
+        let elements = match self.lanes {
+            1 => ElementType::new(kind, usize::from(self.bits) / 8),
+            _ => ElementType::Other,
+        };
+        ArrayRef {
+            library,
+            address: self.data.expose_provenance() as u64 + self.byte_offset,
+            elements,
+            ndim,
+            dims,
+            row_major,
+            column_major,
+            place,
+            // Arrays of JAX never change; others cannot say here that they are read-only.
+            writable: library != ArrayLibrary::Jax,
+            tensor: None,
         }
     }
-    let (rows, columns) = (dims[0] as i64, dims[1] as i64);
-    // The stride of a dimension of one element does not matter.
-    let is = |stride: i64, wanted: i64, size: i64| size <= 1 || stride == wanted;
-    let (row_major, column_major) = match (strides, ndim) {
-        (None, 1) => (true, true),
-        (None, _) => (true, rows <= 1 || columns <= 1),
-        (Some([stride, _]), 1) => {
-            let whole = is(stride, 1, rows);
-            (whole, whole)
+}
+
+/// Functions of a library for its arrays, since DLPack 1.3: `DLPackExchangeAPI`. Of an array of its
+/// class, `view` describes the memory, which the array keeps; it returns 0, or raises an exception.
+#[repr(C)]
+struct ExchangeApi {
+    version: [u32; 2],
+    previous: *const c_void,
+    conversions: [*const c_void; 3],
+    view: Option<View>,
+    current_stream: *const c_void,
+}
+
+type View = unsafe extern "C" fn(*mut ffi::PyObject, *mut RawTensor) -> c_int;
+
+/// Describes arrays of one class in C, faster than by the methods of Python.
+pub(super) struct ArrayViews(View);
+
+impl ArrayViews {
+    /// None if the class has no such function.
+    pub(super) fn of(class: &Bound<'_, PyAny>) -> Option<Self> {
+        let capsule = class.getattr("__dlpack_c_exchange_api__").ok()?;
+        // SAFETY: a capsule of this name contains such functions, which live as long as the
+        // process. Those of another major version may have other fields.
+        unsafe {
+            if ffi::PyCapsule_IsValid(capsule.as_ptr(), EXCHANGE.as_ptr()) == 0 {
+                return None;
+            }
+            let api = ffi::PyCapsule_GetPointer(capsule.as_ptr(), EXCHANGE.as_ptr());
+            let api = api.cast::<ExchangeApi>();
+            if (*api).version[0] == 1 { (*api).view.map(Self) } else { None }
         }
-        (Some([first, second]), _) => (
-            is(second, 1, columns) && is(first, columns, rows),
-            is(first, 1, rows) && is(second, rows, columns),
-        ),
-    };
-    let kind = match raw.kind {
-        INT => b'i',
-        UINT => b'u',
-        FLOAT => b'f',
-        _ => b'?',
-    };
-    let elements = match raw.lanes {
-        1 => ElementType::new(kind, usize::from(raw.bits) / 8),
-        _ => ElementType::Other,
-    };
-    Ok(ArrayRef {
-        library,
-        address: raw.data.expose_provenance() as u64 + raw.byte_offset,
-        elements,
-        ndim,
-        dims,
-        row_major,
-        column_major,
-        place,
-        // Arrays of JAX never change; others cannot say here that they are read-only.
-        writable: library != ArrayLibrary::Jax,
-        tensor: Some(tensor),
-    })
+    }
+
+    /// An array of the class; None if it has no memory on such a device.
+    pub(super) fn array(
+        &self,
+        array: &Bound<'_, PyAny>,
+        library: ArrayLibrary,
+    ) -> Option<ArrayRef> {
+        let mut raw = MaybeUninit::<RawTensor>::uninit();
+        // SAFETY: the array is of the class; the function fills the structure if it returns 0.
+        if unsafe { (self.0)(array.as_ptr(), raw.as_mut_ptr()) } != 0 {
+            drop(PyErr::take(array.py()));
+            return None;
+        }
+        // SAFETY: as above; the array is alive.
+        unsafe {
+            let raw = raw.assume_init();
+            Some(raw.array(library, place_of(raw.device_kind, raw.device_ordinal)?))
+        }
+    }
 }
 
 /// The exception for an array that its library does not hand over.
