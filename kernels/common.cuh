@@ -14,11 +14,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #include "constants.cuh"
+
+using namespace device;
+
 #include "epilogue.cuh"
 #include "policy.cuh"
 #include "overlap.cuh"
-
-using namespace device;
 
 [[maybe_unused]] constexpr u32 WARPS = BLOCK / WARP;
 
@@ -72,7 +73,8 @@ __device__ __forceinline__ double gather(const double *from) {
 // read by normal loads and stays resident. Modules with STREAMED are for larger matrices:
 // `l2_shares` of SHARES blocks read their part by normal loads, so that it stays from product to
 // product; the others use evict-first loads. Those with EVICT_FIRST have these alone, for matrices
-// of which no part stays: they need fewer registers. `Residency` in src/device/residency.rs.
+// of which no part stays: they need fewer registers. `l2_shares` also has STREAM_RESULTS if results
+// are stored evict-first. `Residency` in src/device/residency.rs.
 
 template <bool FLAG>
 struct Flag {
@@ -86,7 +88,7 @@ __device__ __forceinline__ void by_l2_share([[maybe_unused]] u32 share, [[maybe_
 #ifdef EVICT_FIRST
     return body(Flag<false>{});
 #elif defined(STREAMED)
-    if (share % SHARES >= l2_shares) return body(Flag<false>{});
+    if (share % SHARES >= l2_shares % STREAM_RESULTS) return body(Flag<false>{});
 #endif
     body(Flag<true>{});
 }

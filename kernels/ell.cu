@@ -30,8 +30,9 @@ __device__ __forceinline__ void rows_of_length(const u32 *__restrict__ cols, con
             rows_padded<in_l2.value>(cols, values, nrows, ncols, full, width, x, EPILOGUE(T));                    \
         });                                                                                                       \
     }                                                                                                             \
-    KERNEL(ell_lengths_##SUFFIX)(const u32 *cols, const T *values, const u32 *row_len, u32 nrows, const T *x,     \
-                                EPILOGUE_PARAMETERS(T), u32 l2_shares) {                                          \
+    KERNEL_WITH(ell_lengths_##SUFFIX, LENGTH_BLOCKS)(const u32 *cols, const T *values, const u32 *row_len,        \
+                                                    u32 nrows, const T *x, EPILOGUE_PARAMETERS(T),                \
+                                                    u32 l2_shares) {                                              \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                      \
             rows_of_length<in_l2.value>(cols, values, row_len, nrows, x, EPILOGUE(T));                            \
         });                                                                                                       \

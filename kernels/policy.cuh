@@ -49,6 +49,13 @@
 // SpMM by chunks: a thread has registers for a batch of units.
 #define UNIT_BLOCKS 3
 
+// ELL with the length of each row. For sm_100 the compiler needs a few more than 48 registers.
+#if HAS_BLACKWELL
+#define LENGTH_BLOCKS 4
+#else
+#define LENGTH_BLOCKS KERNEL_BLOCKS
+#endif
+
 // COO loads three arrays together; SELL of few slices whole rows.
 #define SEGMENT_BLOCKS 4
 #define DEEP_BLOCKS 2

@@ -12,8 +12,8 @@ __device__ __forceinline__ void rescale(const T *product, u32 nrows, AxpbyEpilog
 }
 
 KERNEL(scaled_f32)(const float *product, u32 nrows, EPILOGUE_PARAMETERS(float)) {
-    rescale(product, nrows, EPILOGUE(float));
+    rescale(product, nrows, axpby<float>(y, alpha_at, alpha, beta_at, beta, 0));
 }
 KERNEL(scaled_f64)(const double *product, u32 nrows, EPILOGUE_PARAMETERS(double)) {
-    rescale(product, nrows, EPILOGUE(double));
+    rescale(product, nrows, axpby<double>(y, alpha_at, alpha, beta_at, beta, 0));
 }

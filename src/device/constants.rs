@@ -17,6 +17,9 @@ pub(crate) const PADDING: u32 = u32::MAX;
 /// Number of shares in which the blocks of a launch are counted for the residency in the L2.
 pub(crate) const SHARES: u32 = 16;
 
+/// Added to the shares that stay, which are fewer, if results are stored evict-first.
+pub(crate) const STREAM_RESULTS: u32 = 32;
+
 /// Columns that a thread checks.
 pub(crate) const CHECKED: usize = 8;
 

@@ -2,18 +2,22 @@
 //!
 //! A product touches the matrix, `x` and `y`. If all of it fits, the matrix is read by normal loads
 //! and stays. Normal loads of more than fits evict one another before the next product. In that
-//! case one part is read by normal loads and stays, and the rest is read evict-first. `x` and `y`
-//! are always read by normal loads. Thread blocks are counted in shares of 16, so that loads from
-//! the L2 and from memory are in flight at the same time.
+//! case one part is read by normal loads and stays, and the rest is read evict-first. `x` is always
+//! read by normal loads, and small results are stored by normal stores. Beside a matrix that is
+//! streamed, large results are stored evict-first, so that they displace less of `x`. Thread blocks
+//! are counted in shares of 16, so that loads from the L2 and from memory are in flight at the same
+//! time.
 //!
 //! Measured on an H200 (L2 of 60 MiB; packed SELL and CSR, f32 and f64, 10 to 210 MB): all stays up
 //! to 0.64 of the L2. That is less than all of it because an H200's L2 has two halves, and data
 //! read by multiprocessors of both is held twice. Above, the best part, vectors counted, shrinks
-//! from 28 MB of 50 to 15 of 140; of larger products any part costs more than it saves. The rule is
-//! stated in units of the L2, so it scales to GPUs with another size; it was measured on this one.
+//! from 28 MB of 50 to 15 of 140; of larger products any part costs more than it saves. Results
+//! stored evict-first gain up to 9 % where the vectors take half of the L2 to all of it, nothing
+//! where they take more. The rule is stated in units of the L2, so it scales to GPUs with another
+//! size; it was measured on this one.
 
 use super::Gpu;
-use super::constants::SHARES;
+use super::constants::{SHARES, STREAM_RESULTS};
 use crate::Scalar;
 use std::fmt::{self, Display};
 
@@ -24,6 +28,9 @@ const ALL: f64 = 0.64;
 const PART: f64 = 0.55;
 const SHRINK: f64 = 0.14;
 
+/// Smallest vectors of which results are stored evict-first, in units of the L2.
+const VECTORS: f64 = 0.25;
+
 /// Environment variable: bytes of the L2 in place of those of the GPU, for kernels of large
 /// matrices on small ones.
 #[cfg(test)]
@@ -32,11 +39,14 @@ pub(crate) const TEST_L2_BYTES: &str = "SPARSEOP_TEST_L2_BYTES";
 /// Part of a matrix that stays in the L2 of its GPU between products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Residency {
-    /// Bytes that a product touches.
+    /// Bytes that a product touches, and those of them that are vectors.
     bytes: u64,
+    vectors: u64,
     l2_bytes: u64,
     /// Shares of the matrix that stay, out of [`SHARES`].
     shares: u32,
+    /// True if results are stored evict-first.
+    stream_results: bool,
 }
 
 impl Residency {
@@ -67,13 +77,20 @@ impl Residency {
                 (stays / in_l2(matrix) * f64::from(SHARES)).round().clamp(0.0, SHARES.into()) as u32
             }
         };
-        Self { bytes, l2_bytes, shares }
+        Self { bytes, vectors, l2_bytes, shares, stream_results: false }
+    }
+
+    /// The same residency for a kernel that stores every result once, where no later kernel of the
+    /// product reads them: large results beside a streamed matrix are stored evict-first.
+    pub(crate) fn with_final_results(self) -> Self {
+        let large = self.vectors as f64 >= VECTORS * self.l2_bytes as f64;
+        Self { stream_results: self.streams() && large, ..self }
     }
 
     /// The same product with everything read by normal loads, for kernels that read a cache line
     /// several times.
     pub(crate) const fn without_streaming(self) -> Self {
-        Self { shares: SHARES, ..self }
+        Self { shares: SHARES, stream_results: false, ..self }
     }
 
     /// Rounds to all or nothing, for kernels that cannot keep a part.
@@ -86,9 +103,14 @@ impl Residency {
         self.shares < SHARES
     }
 
-    /// Shares that stay, as a kernel parameter.
+    /// Shares that stay.
     pub(crate) const fn shares(self) -> u32 {
         self.shares
+    }
+
+    /// Shares that stay and whether results are stored evict-first, as a kernel parameter.
+    pub(crate) const fn l2_shares(self) -> u32 {
+        self.shares + if self.stream_results { STREAM_RESULTS } else { 0 }
     }
 }
 
@@ -102,7 +124,8 @@ impl Display for Residency {
             SHARES => f.write_str("all read by normal loads"),
             0 => f.write_str("the matrix is streamed"),
             shares => write!(f, "{shares}/{SHARES} of the matrix stay, the rest is streamed"),
-        }
+        }?;
+        f.write_str(if self.stream_results { ", and so are results" } else { "" })
     }
 }
 
@@ -128,6 +151,21 @@ mod tests {
     }
 
     #[test]
+    fn large_final_results_beside_a_streamed_matrix_are_streamed() {
+        let l2_shares = |matrix: u64, vectors: u64| {
+            let residency = Residency::of_bytes(matrix << 20, vectors << 20, H200);
+            let last = residency.with_final_results();
+            assert_eq!(residency.l2_shares(), last.l2_shares() % STREAM_RESULTS);
+            assert_eq!(last.without_streaming().l2_shares(), SHARES);
+            last.l2_shares()
+        };
+        assert_eq!(l2_shares(300, 15), STREAM_RESULTS);
+        assert_eq!(l2_shares(35, 20), 2 + STREAM_RESULTS);
+        assert_eq!(l2_shares(300, 14), 0, "small results stay");
+        assert_eq!(l2_shares(10, 20), SHARES, "all stays");
+    }
+
+    #[test]
     fn a_gpu_of_unknown_cache_size_streams() {
         assert_eq!(Residency::of_bytes(1_000_000, 1_000, 0).shares, 0);
     }
@@ -142,6 +180,8 @@ mod tests {
             text(59)
         );
         assert!(text(500).ends_with("the matrix is streamed"));
+        let long_vectors = Residency::of_bytes(500_000_000, 50_000_000, H200).with_final_results();
+        assert!(long_vectors.to_string().ends_with("the matrix is streamed, and so are results"));
         let all = Residency::of_bytes(500_000_000, 0, H200).without_streaming();
         assert!(!all.streams() && all.to_string().ends_with("all read by normal loads"));
     }

@@ -220,7 +220,7 @@ impl<T: Scalar> DeviceBlocked<T> {
             tile_ptr: self.arrays.tile_ptr.ptr(),
             tiles: self.arrays.windows.len() as u32,
             windows: self.arrays.windows.ptr(),
-            l2_shares: self.residency.shares(),
+            l2_shares: self.residency.l2_shares(),
         });
         (kernel, launch)
     }
@@ -282,7 +282,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
             partial_sums,
             nrows: self.nrows as u32,
             x,
-            l2_shares: self.residency.shares(),
+            l2_shares: self.residency.l2_shares(),
         });
         // SAFETY: the kernel is `blocked_far`, as above.
         unsafe { self.sum_far.launch(queue, launch)? };

@@ -28,7 +28,7 @@ fn residency<T: Scalar>(
     bytes: u64,
     (nrows, ncols, nnz): (usize, usize, usize),
 ) -> Residency {
-    let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
+    let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols)).with_final_results();
     let lanes = match plan {
         CsrPlan::Scalar => 1,
         CsrPlan::Vector(lanes) => lanes as usize,
@@ -296,7 +296,7 @@ impl<T: Scalar> DeviceCsr<T> {
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let CsrBuffers { nrows, ref row_ptr, ref col_idx, ref values, .. } = self.matrix;
         let (row_ptr, cols, nnz) = (row_ptr.ptr(), col_idx.ptr(), values.len() as u64);
-        let (values, l2_shares) = (values.ptr(), self.kernel.residency().shares());
+        let (values, l2_shares) = (values.ptr(), self.kernel.residency().l2_shares());
         let launch = match &self.assignment {
             DeviceAssignment::Lanes(lanes) => {
                 let (launch, nrows) = (Launch::over(nrows, *lanes), nrows as u32);

@@ -252,7 +252,8 @@ impl<T: Scalar> HostMatrix<T> for HostDia<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        let residency = Residency::of::<T>(gpu, self.matrix_bytes(), (self.nrows, self.ncols));
+        let residency = Residency::of::<T>(gpu, self.matrix_bytes(), (self.nrows, self.ncols))
+            .with_final_results();
         Ok(Box::new(DeviceDia::new(self, gpu, residency)?))
     }
 }

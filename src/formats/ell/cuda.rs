@@ -56,7 +56,7 @@ impl<T: Scalar> DeviceEll<T> {
         let row_len = lengths.then(|| packer.lengths()).transpose()?;
         let packed = packer.pack(Ptr::NULL, packer.one_slice()?, slots, u32::MAX)?;
         let bytes = packed.bytes() + row_len.as_ref().map_or(0, Buffer::bytes);
-        let residency = Residency::of::<T>(a.gpu, bytes, (a.nrows, a.ncols));
+        let residency = Residency::of::<T>(a.gpu, bytes, (a.nrows, a.ncols)).with_final_results();
         Ok(Self {
             nrows: a.nrows,
             ncols: a.ncols,
@@ -92,7 +92,7 @@ impl<T: Scalar> DeviceEll<T> {
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let (nrows, ncols) = (self.nrows as u32, self.ncols as u32);
         let (cols, values) = (self.col_idx.ptr(), self.values.ptr());
-        let l2_shares = self.kernel.residency().shares();
+        let l2_shares = self.kernel.residency().l2_shares();
         let launch = Launch::over(self.nrows, 1);
         let launch = match &self.row_len {
             Some(lengths) => {

@@ -253,7 +253,8 @@ impl<T: Scalar> HostMatrix<T> for HostEll<T> {
     }
 
     fn upload(&self, gpu: Gpu) -> Result<Box<dyn DeviceMatrix<T>>, Error> {
-        let residency = Residency::of::<T>(gpu, self.matrix_bytes(), self.shape());
+        let residency =
+            Residency::of::<T>(gpu, self.matrix_bytes(), self.shape()).with_final_results();
         Ok(Box::new(DeviceEll::new(self, gpu, residency)?))
     }
 }

@@ -137,7 +137,7 @@ impl<T: Scalar> DeviceJds<T> {
                 nrows: nrows as u32,
                 x,
                 out,
-                l2_shares: self.kernel.residency().shares(),
+                l2_shares: self.kernel.residency().l2_shares(),
             }),
             JdsLayout::Sections(..) => launch.with(kernels::jds::Sections {
                 sections: self.table.ptr(),
@@ -149,7 +149,7 @@ impl<T: Scalar> DeviceJds<T> {
                 ncols: self.ncols as u32,
                 x,
                 out,
-                l2_shares: self.kernel.residency().shares(),
+                l2_shares: self.kernel.residency().l2_shares(),
             }),
         }
     }
@@ -169,7 +169,7 @@ impl<T: Scalar> DeviceJds<T> {
             ncols: self.ncols as u32,
             x,
             out,
-            l2_shares: self.kernel.residency().shares(),
+            l2_shares: self.kernel.residency().l2_shares(),
         })
     }
 

@@ -162,7 +162,7 @@ impl<T: Scalar> DevicePsell<T> {
         let optional = perm.iter().chain(&skip).map(Buffer::bytes).sum::<u64>();
         let arrays = [headers.bytes(), values.bytes(), index.bytes(), dictionary.bytes(), optional];
         let bytes = arrays.iter().sum::<u64>() + long.as_ref().map_or(0, DeviceLongRows::bytes);
-        let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
+        let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols)).with_final_results();
         let shift = match warps {
             SliceWarps::One => 0,
             SliceWarps::Auto => warps_shift_of(&headers, bytes)?,
@@ -232,7 +232,7 @@ impl<T: Scalar> DevicePsell<T> {
             x,
             out,
             shift: self.shift,
-            l2_shares: self.kernel.residency().shares(),
+            l2_shares: self.kernel.residency().l2_shares(),
         });
         // SAFETY: the kernel is one of psell_spmv.cuh; the vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, &out, launch) }

@@ -71,7 +71,7 @@ impl<T: Scalar> DeviceSell<T> {
     ) -> Result<Self, Error> {
         let bytes = packed.bytes() + slice_ptr.bytes() + full.bytes();
         let bytes = bytes + perm.as_ref().map_or(0, Buffer::bytes);
-        let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols));
+        let residency = Residency::of::<T>(gpu, bytes, (nrows, ncols)).with_final_results();
         let few = nrows <= FEW_ROWS * gpu.multiprocessors();
         // Slices for whole warps have kernels of their own.
         let kernel = match c == WARP as usize {
@@ -131,7 +131,7 @@ impl<T: Scalar> DeviceSell<T> {
             ncols: self.ncols as u32,
             x,
             out,
-            l2_shares: self.kernel.residency().shares(),
+            l2_shares: self.kernel.residency().l2_shares(),
         });
         // SAFETY: the kernel is `sell`, `sell32` or `sell_deep`; the vectors are the caller's
         // promise.
