@@ -7,7 +7,8 @@
 //!     poisson3d,n=250,values=laplacian poisson3d,n=315,values=laplacian
 //! ```
 //!
-//! With `--weak`, each problem is run on as many devices as its position says.
+//! With `--weak`, each problem is run on as many devices as its position says, with `--parts 1,4`
+//! on these numbers of devices.
 
 use sparseop::matrix::{CsrMatrix, gallery};
 use sparseop::{Device, DeviceVec, Error, SparseOp, Stream};
@@ -33,6 +34,13 @@ fn main() -> Result<(), Error> {
     let mut specs: Vec<String> = std::env::args().skip(1).collect();
     let weak = specs.first().is_some_and(|first| first == "--weak");
     specs.drain(..usize::from(weak));
+    let counts: Option<Vec<usize>> = match specs.first().map(String::as_str) {
+        Some("--parts") if specs.len() > 1 => {
+            let option: Vec<String> = specs.drain(..2).collect();
+            Some(option[1].split(',').map(|count| count.parse().expect("a number")).collect())
+        }
+        _ => None,
+    };
     if specs.is_empty() {
         specs.push("poisson3d,n=64,values=laplacian".to_owned());
     }
@@ -49,8 +57,11 @@ fn main() -> Result<(), Error> {
             base = Some(one_operator(&a, solved)?);
         }
         let mut solution = None;
-        let on = if weak { at..(at + 1).min(devices.len()) } else { 0..devices.len() };
-        for devices in &devices[on] {
+        let on = |count: usize| match &counts {
+            Some(counts) => counts.contains(&count),
+            None => !weak || count == at + 1,
+        };
+        for devices in devices.iter().filter(|devices| on(devices.len())) {
             let op = DistributedBuilder::new(devices).time_limit(LIMIT).build(&a)?;
             print!("{}", op.explain());
             let times = several_parts(&op, solved, &mut solution)?;
