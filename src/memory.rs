@@ -72,6 +72,9 @@ pub fn reserved<T>(len: usize) -> Result<Vec<T>, Error> {
 ///
 /// [`Error::HostMemory`] if the system refuses the memory.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
+    if list.capacity() - list.len() >= more {
+        return Ok(());
+    }
     let bytes = (list.len().saturating_add(more) as u64).saturating_mul(size_of::<T>() as u64);
     if reserve::is_low() {
         return Err(refused(bytes));

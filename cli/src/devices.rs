@@ -9,6 +9,7 @@ use sparseop::tuning::lookup;
 use sparseop::tuning::profile::Fit;
 use sparseop::tuning::store::{STORE_VARIABLE, Store};
 use sparseop::{Device, ScalarKind};
+use std::fmt::{self, Display};
 use std::fs::{self, Metadata};
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use std::path::Path;
 /// SPARSEOP_DEVICE=cpu restricts `auto` to it.
 #[derive(Debug, clap::Args)]
 pub(super) struct DevicesArgs {
-    /// Print one JSON object per line
+    /// Print one JSON object per line, for every device, then for everything that they need
     #[arg(long)]
     json: bool,
     /// First compile all kernels for every GPU and keep them, so that no later command compiles any
@@ -70,18 +71,16 @@ pub(super) fn run(args: &DevicesArgs, console: &Console) -> Result<()> {
     if let Some(error) = Device::why_no_gpu() {
         missing("cuda", error, args, console)?;
     }
-    if args.json {
-        return Ok(());
-    }
-    let mut out = "\n".to_owned();
-    for (name, state, remedy) in gpu_runtime(&GpuRuntime::find()).into_iter().chain([decisions()]) {
-        out += &check(name, &state, remedy.as_deref());
-    }
+    let mut requirements: Vec<Requirement> = gpu_runtime(&GpuRuntime::find()).into();
+    requirements.push(decisions());
     for device in std::iter::once(Device::Cpu).chain(Device::gpus()) {
-        let (state, remedy) = profile(&device)?;
-        out += &check("profile", &state, remedy.as_deref());
+        requirements.push(profile(&device)?);
     }
-    console.print(&out)
+    if args.json {
+        return requirements.iter().try_for_each(|found| console.print_json(found));
+    }
+    let lines: String = requirements.iter().map(Requirement::to_string).collect();
+    console.print(&format!("\n{lines}"))
 }
 
 /// Compiles the kernels for a GPU.
@@ -96,17 +95,31 @@ fn compile(gpu: &Device, console: &Console) -> Result<()> {
     Ok(())
 }
 
-/// A line of the examination, and one with the remedy.
-fn check(name: &str, state: &str, remedy: Option<&str>) -> String {
-    let remedy = remedy.map_or_else(String::new, |remedy| format!("          {remedy}\n"));
-    format!("{name:<8}  {state}\n{remedy}")
+/// Something that devices need.
+#[derive(Serialize)]
+struct Requirement {
+    requirement: &'static str,
+    state: String,
+    remedy: Option<String>,
 }
 
-/// Name, state and remedy of something that devices need.
-type StatusLine = (&'static str, String, Option<String>);
+impl Requirement {
+    fn new(requirement: &'static str, (state, remedy): (String, Option<String>)) -> Self {
+        Self { requirement, state, remedy }
+    }
+}
+
+impl Display for Requirement {
+    /// A line, and one with the remedy.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requirement, state, remedy } = self;
+        writeln!(f, "{requirement:<8}  {state}")?;
+        remedy.iter().try_for_each(|remedy| writeln!(f, "          {remedy}"))
+    }
+}
 
 /// Driver, NVRTC, and the cache of kernels.
-fn gpu_runtime(runtime: &GpuRuntime) -> [StatusLine; 3] {
+fn gpu_runtime(runtime: &GpuRuntime) -> [Requirement; 3] {
     let state = |found: &Result<String, String>| match found {
         Ok(found) => found.clone(),
         Err(reason) => format!("none: {reason}"),
@@ -116,7 +129,7 @@ fn gpu_runtime(runtime: &GpuRuntime) -> [StatusLine; 3] {
     });
     let all = runtime.embedded.len();
     let compiled = runtime.embedded.iter().filter(|(_, targets)| !targets.is_empty()).count();
-    let (nvrtc, remedy) = match &runtime.nvrtc {
+    let nvrtc = match &runtime.nvrtc {
         _ if compiled > 0 && compiled == all => {
             ("not needed: the machine code of all kernels is embedded".to_owned(), None)
         }
@@ -140,33 +153,38 @@ fn gpu_runtime(runtime: &GpuRuntime) -> [StatusLine; 3] {
             }),
         ),
     };
-    let (cache, enable) = match &runtime.cache {
+    let cache = match &runtime.cache {
         Some(folder) => (contents(folder, "kernel"), None),
         None => (
             "none: compiled kernels are not kept".to_owned(),
             Some("name a folder in SPARSEOP_CACHE, or unset it if it is `off`".to_owned()),
         ),
     };
-    [("driver", state(&runtime.driver), driver), ("NVRTC", nvrtc, remedy), ("cache", cache, enable)]
+    let driver = (state(&runtime.driver), driver);
+    [
+        Requirement::new("driver", driver),
+        Requirement::new("NVRTC", nvrtc),
+        Requirement::new("cache", cache),
+    ]
 }
 
 /// The store of decisions.
-fn decisions() -> StatusLine {
-    match Store::of_user() {
+fn decisions() -> Requirement {
+    let found = match Store::of_user() {
         Some(store) => {
             let folder = store.folder();
             let is_empty = files(folder).0 == 0;
             let remedy = is_empty.then(|| {
                 "`--tuning calibrate --remember` and `sparseop tune` store decisions".to_owned()
             });
-            ("store", contents(folder, "decision"), remedy)
+            (contents(folder, "decision"), remedy)
         }
         None => (
-            "store",
             "none: decisions are not kept".to_owned(),
             Some(format!("name a folder in {STORE_VARIABLE}, or unset it if it is `off`")),
         ),
-    }
+    };
+    Requirement::new("store", found)
 }
 
 /// Number of files of a folder and their bytes; 0 if it does not exist.
@@ -183,7 +201,7 @@ fn contents(folder: &Path, entry: &str) -> String {
 }
 
 /// The profile in use on a device, and the remedy if it was measured on another one.
-fn profile(device: &Device) -> Result<(String, Option<String>)> {
+fn profile(device: &Device) -> Result<Requirement> {
     let found = lookup::find(device, ScalarKind::F64, None)?;
     let fit = found.profile.fit(&device.spec());
     let mut state =
@@ -200,7 +218,7 @@ fn profile(device: &Device) -> Result<(String, Option<String>)> {
              mine.ron; then use --profile mine.ron{folder}"
         )
     });
-    Ok((state, remedy))
+    Ok(Requirement::new("profile", (state, remedy)))
 }
 
 /// Prints the entry of a device.
@@ -242,22 +260,21 @@ mod tests {
         let embedded = vec![("csr", vec![]), ("ell", vec![])];
         let bare = GpuRuntime { driver: missing(), nvrtc: missing(), embedded, cache: None };
         let [driver, nvrtc, cache] = gpu_runtime(&bare);
-        assert_eq!(driver.1, "none: no such library");
-        assert!(driver.2.unwrap().contains("install NVIDIA's driver"));
-        assert_eq!((nvrtc.1.as_str(), nvrtc.2), ("none: no such library", None), "no GPU anyway");
-        assert!(cache.2.unwrap().contains("SPARSEOP_CACHE"));
+        assert_eq!(driver.state, "none: no such library");
+        assert!(driver.remedy.unwrap().contains("install NVIDIA's driver"));
+        assert_eq!((&*nvrtc.state, nvrtc.remedy), ("none: no such library", None), "no GPU anyway");
+        assert!(cache.remedy.unwrap().contains("SPARSEOP_CACHE"));
         let driver = Ok("CUDA 13.0".to_owned());
         let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { driver: driver.clone(), ..bare.clone() });
-        assert!(nvrtc.2.unwrap().contains("SPARSEOP_ARCHITECTURES"));
+        assert!(nvrtc.remedy.unwrap().contains("SPARSEOP_ARCHITECTURES"));
         let sm_90 = || vec!["sm_90".to_owned()];
         let embedded = vec![("csr", sm_90()), ("ell", vec![])];
         let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { driver, embedded, ..bare.clone() });
-        assert!(
-            nvrtc.1.ends_with("machine code of 1 of 2 modules is embedded") && nvrtc.2.is_some()
-        );
+        assert!(nvrtc.state.ends_with("machine code of 1 of 2 modules is embedded"));
+        assert!(nvrtc.remedy.is_some());
         let embedded = vec![("csr", sm_90()), ("ell", sm_90())];
         let [_, nvrtc, _] = gpu_runtime(&GpuRuntime { embedded, ..bare });
-        assert!(nvrtc.1.starts_with("not needed") && nvrtc.2.is_none());
+        assert!(nvrtc.state.starts_with("not needed") && nvrtc.remedy.is_none());
     }
 
     #[test]

@@ -172,7 +172,12 @@ fn devices_names_everything_that_products_need() {
     assert!(calibrate.env("SPARSEOP_STORE", folder.path()).output().unwrap().status.success());
     assert!(run().contains("sparseop/decisions: 1 decision, "), "{}", run());
     let json = stdout(&["devices", "--json"]);
-    assert!(json.lines().all(|line| line.starts_with("{\"device\":")), "{json}");
+    for part in ["driver", "NVRTC", "cache", "store", "profile"] {
+        let start = format!("{{\"requirement\":\"{part}\",\"state\":");
+        assert!(json.lines().any(|line| line.starts_with(&start)), "{part}: {json}");
+    }
+    let starts = ["{\"device\":", "{\"requirement\":"];
+    assert!(json.lines().all(|line| starts.iter().any(|start| line.starts_with(start))), "{json}");
 }
 
 #[test]

@@ -337,6 +337,15 @@ impl Display for TimingOutcome {
 }
 
 impl TimingRun {
+    /// The outcome, in words.
+    pub fn outcome(&self) -> &'static str {
+        if self.decided {
+            "decided"
+        } else {
+            "undecided: the fastest differ by less than their times vary"
+        }
+    }
+
     /// Entry of a plan, if it is on the shortlist.
     pub fn timed_plan(&self, plan: &Plan) -> Option<&TimedPlan> {
         self.timed_plans.iter().find(|timed_plan| timed_plan.plan == *plan)

@@ -314,15 +314,7 @@ fn write_timing_run(f: &mut fmt::Formatter<'_>, when: &str, timing_run: &TimingR
     if timing_run.groups > 1 {
         write!(f, ", {} groups", timing_run.groups)?;
     }
-    writeln!(
-        f,
-        "{}",
-        if timing_run.decided {
-            "; decided"
-        } else {
-            "; undecided: the fastest differ by less than their times vary"
-        }
-    )?;
+    writeln!(f, "; {}", timing_run.outcome())?;
     let predicted = timing_run.predicted();
     if *predicted != timing_run.winner {
         writeln!(f, "         predicted fastest was {predicted}")?;

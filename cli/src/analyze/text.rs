@@ -15,9 +15,6 @@ const BINS: usize = 16;
 /// Number of characters of its longest bar.
 const BAR: usize = 40;
 
-/// Outcome of a timing run without a winner.
-const UNDECIDED: &str = "undecided: the fastest differ by less than their times vary";
-
 /// Number of candidates below the answer.
 const SHOWN: usize = 5;
 
@@ -105,7 +102,7 @@ fn answer(findings: &Findings) -> Result<String, fmt::Error> {
             "timing run {} plans in {}; {}",
             run.timed(),
             duration(run.seconds),
-            if run.decided { "decided" } else { UNDECIDED }
+            run.outcome()
         )?,
         Basis::Checked { timing_run, products, limit } => writeln!(
             out,

@@ -160,9 +160,9 @@ impl RawTensor {
     /// `shape`, and `strides` unless it is null, have `ndim` elements.
     unsafe fn array(&self, library: ArrayLibrary, place: ArrayPlace) -> ArrayRef {
         let ndim = self.ndim as usize;
-        // SAFETY: the caller's promise.
         let listed = |from: *mut i64| match ndim {
             0 => &[][..],
+            // SAFETY: the caller's promise.
             _ => unsafe { std::slice::from_raw_parts(from, ndim) },
         };
         let shape = listed(self.shape);
