@@ -1,6 +1,7 @@
 //! Common parts of the subcommands that run as MPI ranks.
 
 use crate::console::{Console, cause_chain};
+use crate::launcher;
 use crate::matrix_arg::{above_the_diagonal, not_finite};
 use anyhow::Result;
 use sparseop::Scalar;
@@ -16,6 +17,13 @@ use std::time::Duration;
 pub(super) fn as_rank(seconds: f64, work: impl FnOnce(&Arc<MpiRank>) -> Result<()>) -> Result<()> {
     let limit = Duration::from_secs_f64(seconds);
     let comm = joined(limit)?;
+    if let Some(started) = launcher::ranks().filter(|started| *started != comm.size()) {
+        anyhow::bail!(
+            "{started} processes were started, but MPI knows {} of them; start them with the \
+             mpirun of the MPI library that the program was built with, or with srun --mpi=pmix",
+            comm.size()
+        );
+    }
     let done = check_equal(&*comm, "arguments", &crate::command_line());
     let done = done.map_err(Into::into).and_then(|()| work(&comm));
     if let Err(error) = &done {
