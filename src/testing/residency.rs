@@ -60,11 +60,14 @@ fn check<T: Scalar>(device: &Device) {
             multivectors(&op, &case, &format!("{text} on {name} in {}", T::KIND));
         }
     });
+    // The vectors of these matrices are large beside the smaller L2 alone.
+    let is_smaller = std::env::var(TEST_L2_BYTES).is_ok_and(|bytes| bytes == L2_BYTES[0]);
+    let results = is_smaller.then_some("and so are results");
     for plan in ["csr(vector:8)", "csr(balanced)", "psell(sigma:1,warps:1)"] {
         let found = matrices.iter().map(|(_, a)| residency(device, plan, a).to_string());
         let found: Vec<_> = found.collect();
         let any = |text| found.iter().any(|residency| residency.contains(text));
-        for text in ["of the matrix stay", "is streamed", "and so are results"] {
+        for text in ["of the matrix stay", "is streamed"].into_iter().chain(results) {
             assert!(any(text) || few_cases(), "{plan} in {}: {found:?}", T::KIND);
         }
     }
