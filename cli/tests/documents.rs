@@ -30,10 +30,11 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
     blocks.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// Commands of shell blocks as words, without comments.
+/// Commands of shell blocks as words, without comments; a backslash continues a line.
 fn commands(text: &str) -> Vec<Vec<String>> {
-    let lines = blocks(text, "sh");
-    let lines = lines.iter().flat_map(|block| block.lines());
+    let blocks: Vec<String> =
+        blocks(text, "sh").iter().map(|block| block.replace("\\\n", " ")).collect();
+    let lines = blocks.iter().flat_map(|block| block.lines());
     let commands = lines.map(|line| {
         let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
         words.map(str::to_owned).collect::<Vec<_>>()
