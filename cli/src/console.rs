@@ -54,8 +54,13 @@ impl Console {
 
     /// Reports an error; the program will exit with 1.
     pub(super) fn error(&self, message: &str) {
-        self.failed.set(true);
+        self.fail();
         say(&format!("error: {message}"));
+    }
+
+    /// The program will exit with 1.
+    pub(super) fn fail(&self) {
+        self.failed.set(true);
     }
 
     /// Prints a warning.
@@ -93,7 +98,7 @@ impl Console {
         self.verbosity.verbose
     }
 
-    /// True if an error was reported.
+    /// True if the program will exit with 1.
     pub(super) fn failed(&self) -> bool {
         self.failed.get()
     }
