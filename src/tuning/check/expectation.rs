@@ -80,23 +80,36 @@ impl<A: PlanTimer> Check<'_, A> {
         (gain, packing + self.products_per_plan() as f64 * median)
     }
 
-    /// Predicted seconds of packing, without the copy to a GPU that packs from the arrays of plain
-    /// CSR.
+    /// Predicted seconds of packing. On a GPU that packs from the arrays of plain CSR, without
+    /// their copy; on a CPU longer if packing has taken longer than predicted so far.
     pub(super) fn preparation(&self, place: usize) -> f64 {
         let prepare = |place: usize| self.candidates[place].prediction.map(|p| p.prepare * 1e-9);
         let own = prepare(place).unwrap_or(0.0);
-        if self.target == Target::Cpu || !self.candidates[place].plan.properties().packs_on_device {
+        if self.target == Target::Cpu {
+            let predicted: f64 = self.packed().filter_map(|(place, _)| prepare(place)).sum();
+            let measured: f64 = self.packed().map(|(_, seconds)| seconds).sum();
+            let is_slower = predicted > 0.0 && measured > predicted;
+            return own * if is_slower { measured / predicted } else { 1.0 };
+        }
+        if !self.candidates[place].plan.properties().packs_on_device {
             return own;
         }
         let copy = self.timed().find(|&p| self.is_csr(p)).and_then(prepare).unwrap_or(0.0);
         (own - copy).max(0.0)
     }
 
+    /// The plans that were packed so far, and the seconds of packing them.
+    fn packed(&self) -> impl Iterator<Item = (usize, f64)> {
+        let timings = self.timings.iter().enumerate();
+        timings.filter_map(|(place, timing)| match timing {
+            PlanTiming::Measured { prepare, .. } => Some((place, *prepare)),
+            _ => None,
+        })
+    }
+
     /// The plans that were timed so far.
     pub(super) fn timed(&self) -> impl Iterator<Item = usize> {
-        let timings = self.timings.iter().enumerate();
-        let timed = timings.filter(|(_, timing)| matches!(timing, PlanTiming::Measured { .. }));
-        timed.map(|(place, _)| place)
+        self.packed().map(|(place, _)| place)
     }
 
     pub(super) fn kernel(&self, place: usize) -> &'static str {

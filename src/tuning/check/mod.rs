@@ -1,11 +1,14 @@
 //! Check of a predicted plan on the matrix itself, with few products.
 //!
-//! Kernels of plain CSR come first, those with the least predicted times and `csr(balanced)`, then
-//! those whose expected improvement on the fastest measured plan, over all expected products,
-//! exceeds the cost of their products: they share one set of arrays. Another plan is packed only if
-//! its expected improvement exceeds the cost of packing, too. The times of plans are log-normal
-//! around their predictions, and a measurement corrects the predictions of similar plans. The
-//! fastest plan stays; of equally fast plans the one that was predicted to be faster.
+//! Kernels of plain CSR come first: the one with the least predicted time, on a GPU also the next
+//! one and `csr(balanced)`, then those whose expected improvement on the fastest measured plan,
+//! over all expected products, exceeds the cost of their products. They share one set of arrays.
+//! Another plan is packed only if its expected improvement exceeds the cost of packing, too. On a
+//! CPU the check takes no longer, besides packing the plan that stays, than all its products would
+//! with the fastest plan, unless the expected improvement is several times the cost. The times of
+//! plans are log-normal around their predictions, and a measurement corrects the predictions of
+//! similar plans. The fastest plan stays; of equally fast plans the one that was predicted to be
+//! faster.
 
 mod expectation;
 mod measurement;
@@ -33,6 +36,10 @@ const MIN_CALLS_PER_PRODUCT: u64 = 10;
 /// Number of plans that share the products of a check.
 const SHARES: u64 = 7;
 
+/// Ratio of expected improvement to cost above which a check on a CPU may take longer than its
+/// products would.
+const LARGE_IMPROVEMENT: f64 = 4.0;
+
 /// Largest number of plans that are packed besides CSR.
 const MAX_PACKED: usize = 8;
 
@@ -40,9 +47,13 @@ const MAX_PACKED: usize = 8;
 /// start of a thread, whatever the plan.
 const MIN_ENTRIES: u64 = 4096;
 
-/// Number of CSR kernels that are timed for their predictions. `csr(balanced)` and a predicted plan
-/// of CSR are timed as well; others if the measurements suggest that they are faster.
+/// Number of CSR kernels that are timed for their predictions on a GPU. `csr(balanced)` and a
+/// predicted plan of CSR are timed as well; others if the measurements suggest that they are
+/// faster.
 const CSR_KERNELS: usize = 2;
+
+/// The same on a CPU, where `csr(balanced)` has no place of its own.
+const CPU_CSR_KERNELS: usize = 1;
 
 /// Largest number of packed plans for which products are kept when further CSR kernels are timed.
 const RESERVED: usize = 3;
@@ -205,10 +216,10 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         while let Some(place) = self.next_to_pack(fastest.as_ref()) {
             let needed = self.candidates[place].work.matrix_bytes;
             let held = fastest.as_mut().map_or(0, |fastest| {
-                let bytes = self.candidates[fastest.place].work.matrix_bytes;
-                if self.target == Target::Cpu && bytes + needed > HELD_ON_CPU {
+                if self.is_freed_for(place, fastest) {
                     fastest.ready = None;
                 }
+                let bytes = self.candidates[fastest.place].work.matrix_bytes;
                 if fastest.ready.is_some() { bytes } else { 0 }
             });
             let left = self.room(place, held);
@@ -260,11 +271,14 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         let is_csr = |place: &usize| self.is_csr(*place);
         let mut csr: Vec<usize> = (0..self.candidates.len()).filter(is_csr).collect();
         order::ascending(&mut csr, &|&place| self.predicted(place));
+        let on_gpu = self.target == Target::Gpu;
+        let kernels = if on_gpu { CSR_KERNELS } else { CPU_CSR_KERNELS };
         let balanced = Plan::Csr(csr::CsrPlan::Balanced);
         let mut rank = 0;
         csr.retain(|&place| {
             rank += 1;
-            rank <= CSR_KERNELS || place == 0 || self.candidates[place].plan == balanced
+            let is_balanced = self.candidates[place].plan == balanced;
+            rank <= kernels || place == 0 || (on_gpu && is_balanced)
         });
         // A predicted plan of CSR is timed first.
         if let Some(at) = csr.iter().position(|&place| place == 0) {
@@ -366,6 +380,7 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         };
         let has_room = self.products + self.products_per_plan() <= self.budget.products;
         let pending = self.pending().filter(|&place| !self.is_csr(place));
+        let pending = pending.filter(|&place| self.has_time(place, fastest));
         let best = self.most_gaining(pending, fastest.seconds);
         if best.is_some() && has_room && self.packed < MAX_PACKED {
             return best;
@@ -375,6 +390,26 @@ impl<'a, A: PlanTimer> Check<'a, A> {
             self.timings[0] = PlanTiming::Excluded(TimingOutcome::Unpaid { gain, cost });
         }
         None
+    }
+
+    /// True if packing and timing a plan takes no more than the time that is left, or if its
+    /// expected improvement is large. Always true of the predicted plan, and on a GPU.
+    fn has_time(&self, place: usize, fastest: &Fastest<A::Packed>) -> bool {
+        let prepare = match self.timings[fastest.place] {
+            PlanTiming::Measured { prepare, .. } if self.target == Target::Cpu => prepare,
+            _ => return true,
+        };
+        let spent = self.clock.seconds() - prepare;
+        let (gain, cost) = self.gain_and_cost(place, fastest.seconds);
+        let cost = cost + if self.is_freed_for(place, fastest) { prepare } else { 0.0 };
+        let has_time = spent + cost <= self.budget.products as f64 * fastest.seconds;
+        place == 0 || has_time || gain > LARGE_IMPROVEMENT * cost
+    }
+
+    /// True if the fastest plan so far is freed before this one is packed.
+    fn is_freed_for(&self, place: usize, fastest: &Fastest<A::Packed>) -> bool {
+        let bytes = |place: usize| self.candidates[place].work.matrix_bytes;
+        self.target == Target::Cpu && bytes(fastest.place) + bytes(place) > HELD_ON_CPU
     }
 
     fn finish(self, winner: usize, ready: Ready<A::Packed>) -> Checked<A::Packed> {

@@ -106,3 +106,19 @@ fn other_work_makes_no_choice_worse_than_plain_csr() {
         assert!(chosen <= best * (1.0 + TIE_BAND + 1e-9), "{seed}: {chosen} {best}");
     }
 }
+
+#[test]
+fn a_check_on_a_cpu_packs_fewer_plans_where_that_takes_long() {
+    let check = |seconds: f64| {
+        let packing = vec![("csr", 0.0), ("", seconds)];
+        let script = Script { on_cpu: true, packing, ..Script::default() };
+        let decision = checked(&script, "webbase,rows=20k", 1000).unwrap();
+        let Basis::Checked { limit, .. } = &decision.basis else { panic!() };
+        let limit = *limit as f64 * script.product(&decision.plan);
+        (script.packed.into_inner().len(), limit)
+    };
+    let (several, limit) = check(0.0);
+    // The time of the first plan corrects the predicted times of the others.
+    let (few, _) = check(limit);
+    assert!(several > 3 && few == 2, "{several} {few}");
+}
