@@ -54,13 +54,8 @@ impl Console {
 
     /// Reports an error; the program will exit with 1.
     pub(super) fn error(&self, message: &str) {
-        self.fail();
-        say(&format!("error: {message}"));
-    }
-
-    /// The program will exit with 1.
-    pub(super) fn fail(&self) {
         self.failed.set(true);
+        say(&format!("error: {message}"));
     }
 
     /// Prints a warning.
@@ -98,7 +93,7 @@ impl Console {
         self.verbosity.verbose
     }
 
-    /// True if the program will exit with 1.
+    /// True if an error was reported.
     pub(super) fn failed(&self) -> bool {
         self.failed.get()
     }

@@ -4,7 +4,7 @@ use crate::console::{Console, cause_chain};
 use crate::launcher;
 use crate::matrix_arg::{above_the_diagonal, not_finite};
 use anyhow::Result;
-use sparseop::{Error, Scalar};
+use sparseop::Scalar;
 use sparseop_distributed::{
     Communicator, DistributedExplanation, FileFindings, MpiRank, check_equal,
 };
@@ -12,13 +12,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Joins the MPI job, and does the work of this rank. An error is reported to the other ranks, of
-/// which rank 0 alone prints it. The ranks must have the same arguments.
-pub(super) fn as_rank(
-    seconds: f64,
-    console: &Console,
-    work: impl FnOnce(&Arc<MpiRank>) -> Result<()>,
-) -> Result<()> {
+/// Joins the MPI job, and does the work of this rank. An error is reported to the other ranks. The
+/// ranks must have the same arguments.
+pub(super) fn as_rank(seconds: f64, work: impl FnOnce(&Arc<MpiRank>) -> Result<()>) -> Result<()> {
     let limit = Duration::from_secs_f64(seconds);
     let comm = joined(limit)?;
     if let Some(started) = launcher::ranks().filter(|started| *started != comm.size()) {
@@ -30,13 +26,10 @@ pub(super) fn as_rank(
     }
     let done = check_equal(&*comm, "arguments", &crate::command_line());
     let done = done.map_err(Into::into).and_then(|()| work(&comm));
-    let Err(error) = done else { return Ok(()) };
-    comm.fail(&cause_chain(&error));
-    if comm.rank() > 0 && matches!(error.downcast_ref(), Some(Error::RankFailed { .. })) {
-        console.fail();
-        return Ok(());
+    if let Err(error) = &done {
+        comm.fail(&cause_chain(error));
     }
-    Err(error)
+    done
 }
 
 /// Joins the MPI job. MPI waits for all ranks to start: the process ends if that takes longer than

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Ranks the pages together with the other ranks. Rank 0 writes and prints the result.
 pub(super) fn rank<T: Scalar>(args: &RankArgs, console: &Console) -> Result<()> {
-    as_rank(args.rank_seconds, console, |comm| rank_part::<T>(args, comm, console))
+    as_rank(args.rank_seconds, |comm| rank_part::<T>(args, comm, console))
 }
 
 fn rank_part<T: Scalar>(args: &RankArgs, comm: &Arc<MpiRank>, console: &Console) -> Result<()> {

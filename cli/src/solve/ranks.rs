@@ -25,7 +25,7 @@ pub(super) fn solve<T: Scalar>(args: &SolveArgs, console: &Console) -> Result<()
     if args.method == Name::Power {
         bail!("power iteration does not run on several ranks; start one process");
     }
-    as_rank(args.rank_seconds, console, |comm| solve_part::<T>(args, comm, console))
+    as_rank(args.rank_seconds, |comm| solve_part::<T>(args, comm, console))
 }
 
 fn solve_part<T: Scalar>(args: &SolveArgs, comm: &Arc<MpiRank>, console: &Console) -> Result<()> {

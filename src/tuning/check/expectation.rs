@@ -17,6 +17,10 @@ const SPREAD_FACTORS: [f64; 2] = [0.3, 0.6];
 /// frequent than in a normal distribution.
 const UNCERTAINTY_FACTOR: f64 = 2.0;
 
+/// Largest ratio of the time of packing to its prediction that is taken to hold for other plans: a
+/// single time may be that of other work.
+const MAX_SLOWER_PACKING: f64 = 2.0;
+
 /// Part of the logarithm of the ratio of measured to predicted time that is common to all formats.
 const COMMON_ERROR: f64 = 0.5;
 
@@ -88,8 +92,8 @@ impl<A: PlanTimer> Check<'_, A> {
         if self.target == Target::Cpu {
             let predicted: f64 = self.packed().filter_map(|(place, _)| prepare(place)).sum();
             let measured: f64 = self.packed().map(|(_, seconds)| seconds).sum();
-            let is_slower = predicted > 0.0 && measured > predicted;
-            return own * if is_slower { measured / predicted } else { 1.0 };
+            let ratio = if predicted > 0.0 { measured / predicted } else { 1.0 };
+            return own * ratio.clamp(1.0, MAX_SLOWER_PACKING);
         }
         if !self.candidates[place].plan.properties().packs_on_device {
             return own;
@@ -98,10 +102,12 @@ impl<A: PlanTimer> Check<'_, A> {
         (own - copy).max(0.0)
     }
 
-    /// The plans that were packed so far, and the seconds of packing them.
+    /// The plans that were packed so far, and the seconds of packing them; CSR counts once.
     fn packed(&self) -> impl Iterator<Item = (usize, f64)> {
-        let timings = self.timings.iter().enumerate();
-        timings.filter_map(|(place, timing)| match timing {
+        let mut has_csr = false;
+        let first =
+            move |&place: &usize| !(self.is_csr(place) && std::mem::replace(&mut has_csr, true));
+        self.timed().filter(first).filter_map(|place| match &self.timings[place] {
             PlanTiming::Measured { prepare, .. } => Some((place, *prepare)),
             _ => None,
         })
@@ -109,7 +115,9 @@ impl<A: PlanTimer> Check<'_, A> {
 
     /// The plans that were timed so far.
     pub(super) fn timed(&self) -> impl Iterator<Item = usize> {
-        self.packed().map(|(place, _)| place)
+        let timings = self.timings.iter().enumerate();
+        let timed = timings.filter(|(_, timing)| matches!(timing, PlanTiming::Measured { .. }));
+        timed.map(|(place, _)| place)
     }
 
     pub(super) fn kernel(&self, place: usize) -> &'static str {

@@ -1,14 +1,14 @@
 //! Check of a predicted plan on the matrix itself, with few products.
 //!
 //! Kernels of plain CSR come first: the one with the least predicted time, on a GPU also the next
-//! one and `csr(balanced)`, then those whose expected improvement on the fastest measured plan,
+//! one, and `csr(balanced)`, then those whose expected improvement on the fastest measured plan,
 //! over all expected products, exceeds the cost of their products. They share one set of arrays.
 //! Another plan is packed only if its expected improvement exceeds the cost of packing, too. On a
-//! CPU the check takes no longer, besides packing the plan that stays, than all its products would
-//! with the fastest plan, unless the expected improvement is several times the cost. The times of
-//! plans are log-normal around their predictions, and a measurement corrects the predictions of
-//! similar plans. The fastest plan stays; of equally fast plans the one that was predicted to be
-//! faster.
+//! CPU the check takes no longer, besides packing the predicted plan and the plan that stays, than
+//! all its products would with the fastest plan, unless the expected improvement is several times
+//! the cost. The times of plans are log-normal around their predictions, and a measurement corrects
+//! the predictions of similar plans. The fastest plan stays; of equally fast plans the one that was
+//! predicted to be faster.
 
 mod expectation;
 mod measurement;
@@ -52,7 +52,7 @@ const MIN_ENTRIES: u64 = 4096;
 /// faster.
 const CSR_KERNELS: usize = 2;
 
-/// The same on a CPU, where `csr(balanced)` has no place of its own.
+/// The same on a CPU, where packing leaves time for fewer products.
 const CPU_CSR_KERNELS: usize = 1;
 
 /// Largest number of packed plans for which products are kept when further CSR kernels are timed.
@@ -271,14 +271,12 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         let is_csr = |place: &usize| self.is_csr(*place);
         let mut csr: Vec<usize> = (0..self.candidates.len()).filter(is_csr).collect();
         order::ascending(&mut csr, &|&place| self.predicted(place));
-        let on_gpu = self.target == Target::Gpu;
-        let kernels = if on_gpu { CSR_KERNELS } else { CPU_CSR_KERNELS };
+        let kernels = if self.target == Target::Gpu { CSR_KERNELS } else { CPU_CSR_KERNELS };
         let balanced = Plan::Csr(csr::CsrPlan::Balanced);
         let mut rank = 0;
         csr.retain(|&place| {
             rank += 1;
-            let is_balanced = self.candidates[place].plan == balanced;
-            rank <= kernels || place == 0 || (on_gpu && is_balanced)
+            rank <= kernels || place == 0 || self.candidates[place].plan == balanced
         });
         // A predicted plan of CSR is timed first.
         if let Some(at) = csr.iter().position(|&place| place == 0) {
@@ -399,9 +397,11 @@ impl<'a, A: PlanTimer> Check<'a, A> {
             PlanTiming::Measured { prepare, .. } if self.target == Target::Cpu => prepare,
             _ => return true,
         };
-        let spent = self.clock.seconds() - prepare;
         let (gain, cost) = self.gain_and_cost(place, fastest.seconds);
-        let cost = cost + if self.is_freed_for(place, fastest) { prepare } else { 0.0 };
+        // Packing the fastest plan counts if it is packed once more at the end.
+        let packed_again = fastest.ready.is_none() || self.is_freed_for(place, fastest);
+        let own = if packed_again { 0.0 } else { prepare };
+        let spent = self.clock.seconds() - own;
         let has_time = spent + cost <= self.budget.products as f64 * fastest.seconds;
         place == 0 || has_time || gain > LARGE_IMPROVEMENT * cost
     }
