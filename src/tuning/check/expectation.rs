@@ -104,13 +104,17 @@ impl<A: PlanTimer> Check<'_, A> {
 
     /// The plans that were packed so far, and the seconds of packing them; CSR counts once.
     fn packed(&self) -> impl Iterator<Item = (usize, f64)> {
-        let mut has_csr = false;
-        let first =
-            move |&place: &usize| !(self.is_csr(place) && std::mem::replace(&mut has_csr, true));
-        self.timed().filter(first).filter_map(|place| match &self.timings[place] {
-            PlanTiming::Measured { prepare, .. } => Some((place, *prepare)),
+        let csr = self.timed().find(|&place| self.is_csr(place));
+        let packed = self.timed().filter(move |&place| !self.is_csr(place) || Some(place) == csr);
+        packed.filter_map(|place| Some((place, self.packing_seconds(place)?)))
+    }
+
+    /// Measured seconds of packing; `None` if the plan was not timed.
+    pub(super) fn packing_seconds(&self, place: usize) -> Option<f64> {
+        match &self.timings[place] {
+            PlanTiming::Measured { prepare, .. } => Some(*prepare),
             _ => None,
-        })
+        }
     }
 
     /// The plans that were timed so far.

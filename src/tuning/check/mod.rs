@@ -393,17 +393,16 @@ impl<'a, A: PlanTimer> Check<'a, A> {
     /// True if packing and timing a plan takes no more than the time that is left, or if its
     /// expected improvement is large. Always true of the predicted plan, and on a GPU.
     fn has_time(&self, place: usize, fastest: &Fastest<A::Packed>) -> bool {
-        let prepare = match self.timings[fastest.place] {
-            PlanTiming::Measured { prepare, .. } if self.target == Target::Cpu => prepare,
-            _ => return true,
-        };
+        if self.target != Target::Cpu || place == 0 {
+            return true;
+        }
         let (gain, cost) = self.gain_and_cost(place, fastest.seconds);
         // Packing the fastest plan counts if it is packed once more at the end.
         let packed_again = fastest.ready.is_none() || self.is_freed_for(place, fastest);
-        let own = if packed_again { 0.0 } else { prepare };
+        let own = self.packing_seconds(fastest.place).filter(|_| !packed_again).unwrap_or(0.0);
         let spent = self.clock.seconds() - own;
         let has_time = spent + cost <= self.budget.products as f64 * fastest.seconds;
-        place == 0 || has_time || gain > LARGE_IMPROVEMENT * cost
+        has_time || gain > LARGE_IMPROVEMENT * cost
     }
 
     /// True if the fastest plan so far is freed before this one is packed.
