@@ -5,6 +5,7 @@ use crate::balance::{Balance, by_predicted_time, rounded_rows, rows_by_predicted
 use crate::choice::SlicedPlan;
 use crate::comm::{Communicator, reported};
 use crate::devices::Devices;
+use crate::equality::check_equal_words;
 use crate::links::link_rows;
 use crate::market;
 use crate::operator::DistributedOp;
@@ -290,6 +291,15 @@ impl DistributedBuilder {
         (even, own): (Partition, CsrMatrix<T>),
         sliced: Option<SlicedPlan>,
     ) -> Result<PartOp<T>, Error> {
+        check_equal_words(
+            &*comm,
+            &[
+                ("bytes of a number", size_of::<T>() as u64),
+                ("rows of the matrix", even.offsets()[even.parts()] as u64),
+                ("columns of the matrix", own.ncols() as u64),
+                ("balances of the parts", self.balance as u64),
+            ],
+        )?;
         let group = self.group_of_ranks(&*comm)?;
         let (partition, own) = match self.balance {
             Balance::Entries => (even, own),

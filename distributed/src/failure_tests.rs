@@ -1,5 +1,7 @@
 //! Failures of ranks: an error at every rank, within the time limit.
 
+use crate::balance::Balance;
+use crate::builder::DistributedBuilder;
 use crate::choice::RowLengths;
 use crate::comm::{Communicator, agree, gather_words};
 use crate::part::{PartOp, PartSettings};
@@ -106,6 +108,48 @@ fn ranks_that_differ_are_refused_by_all() {
     assert!(short.iter().all(Option::is_some), "{short:?}");
     assert!(matches!(short[0], Some(Error::RanksDiffer { .. })), "{short:?}");
     assert!(matches!(short[1], Some(Error::RankFailed { rank: 0, .. })), "{short:?}");
+}
+
+#[test]
+fn matrices_that_differ_are_refused_before_rows_are_exchanged() {
+    fn generated<T: Scalar>(name: &str) -> CsrMatrix<T> {
+        name.parse::<gallery::Spec>().unwrap().generate().unwrap()
+    }
+    fn build<T: Scalar>(
+        rank: &Arc<ThreadRank>,
+        a: &CsrMatrix<T>,
+        balance: Balance,
+    ) -> Result<(), Error> {
+        let builder = DistributedBuilder::new(3).balance(balance);
+        builder.build_part_of(rank.clone(), a).map(|_| ())
+    }
+    let [small, large] = ["poisson2d,n=20", "poisson2d,n=70"].map(generated::<f64>);
+    let single = generated::<f32>("poisson2d,n=20");
+    let ranks = ThreadRank::group(3, Duration::from_secs(60), None);
+    for balance in [Balance::Entries, Balance::PredictedTime] {
+        let shapes = errors(&ranks, |rank| match rank.rank() {
+            1 => build(rank, &large, balance),
+            _ => build(rank, &small, balance),
+        });
+        let types = errors(&ranks, |rank| match rank.rank() {
+            1 => build(rank, &single, balance),
+            _ => build(rank, &small, balance),
+        });
+        let said = ["rows of the matrix (400 and 4900)", "bytes of a number (8 and 4)"];
+        for (found, said) in [shapes, types].iter().zip(said) {
+            for error in found.iter().map(|error| error.as_ref().unwrap()) {
+                assert!(matches!(error, Error::RanksDiffer { .. }), "{error}");
+                assert!(error.to_string().contains(said), "{error}");
+            }
+        }
+    }
+    let balances = errors(&ranks, |rank| match rank.rank() {
+        1 => build(rank, &small, Balance::PredictedTime),
+        _ => build(rank, &small, Balance::Entries),
+    });
+    for error in balances.iter().map(|error| error.as_ref().unwrap()) {
+        assert!(error.to_string().contains("different balances of the parts"), "{error}");
+    }
 }
 
 #[test]
