@@ -33,21 +33,36 @@ struct ScalarRegisters {
     const u64 *code;
 };
 
-// Begins a pass, which reads and writes nothing before. True if it is to do nothing.
-__device__ __forceinline__ bool is_stopped(const double *registers, PassShape shape) {
-    wait_for_previous_launch();
-    trigger_next_launch();
-    return shape.guarded() && __ldcg(registers + STATUS) != 0;
-}
+// Status and coefficients of a pass, one in each of the first lanes of a warp: the status, 0 if it
+// makes no difference to the pass, then the coefficients, 0 where absent. A warp fetches all of
+// them with one load: all warps of the pass load these words, and the L2 answers one by one.
+struct PassHead {
+    static constexpr u32 COEFFICIENTS = 3;
+    static constexpr u64 NO_COEFFICIENTS = ~u64(0);
+    double own;
 
-// Coefficient number `which`. 0 if it is absent.
-template <typename T>
-__device__ __forceinline__ T coefficient(const double *registers, u64 coefficients, u32 which) {
-    u32 bits = u32(coefficients >> (16 * which)) & 0xFFFF;
-    if (bits == ABSENT) return 0;
-    double value = __ldcg(registers + (bits & ~NEGATIVE));
-    return T(bits & NEGATIVE ? -value : value);
-}
+    // Begins a pass, which reads and writes nothing before. All threads call it.
+    __device__ __forceinline__ PassHead(const double *registers, u64 coefficients, PassShape shape) {
+        wait_for_previous_launch();
+        trigger_next_launch();
+        u32 lane = lane_id(), bits = ABSENT;
+        if (lane == 0 && shape.guarded()) bits = STATUS;
+        if (lane >= 1 && lane <= COEFFICIENTS) bits = u32(coefficients >> (16 * (lane - 1))) & 0xFFFF;
+        own = 0;
+        if (bits == ABSENT) return;
+        own = __ldcg(registers + (bits & ~NEGATIVE));
+        if (bits & NEGATIVE) own = -own;
+    }
+
+    // True if the pass is to do nothing.
+    __device__ __forceinline__ bool is_stopped() const { return __shfl_sync(ALL_LANES, own, 0) != 0; }
+
+    // Coefficient number `which`.
+    template <typename T>
+    __device__ __forceinline__ T coefficient(u32 which) const {
+        return T(__shfl_sync(ALL_LANES, own, which + 1));
+    }
+};
 
 // Two sums.
 struct SumPair {
@@ -86,41 +101,53 @@ __device__ __forceinline__ SumPair pair_sums(const double2 *pairs, u32 count) {
 }
 
 // Runs a program in one thread, which reads from `window` and writes to `window` and `registers`.
+// Few branches: the program is on the critical path of an iteration.
 __device__ __forceinline__ void run_scalar_program(const u64 *code, u32 len, double *window, double *registers) {
+    u64 next = code[0];
     for (u32 i = 0; i < len; ++i) {
-        u64 word = code[i];
-        u32 to = u32(word >> 16) & 0xFFFF;
+        u64 word = next;
+        next = code[min(i + 1, len - 1)];
+        u32 operation = word & 0xFF, to = u32(word >> 16) & 0xFFFF;
         double a = window[u32(word >> 32) & 0xFFFF], b = window[u32(word >> 48)];
-        double result = 0;
-        bool stops = false;
-        u32 operation = word & 0xFF;
-        switch (operation) {
-            case ADD: result = a + b; break;
-            case SUB: result = a - b; break;
-            case MUL: result = a * b; break;
-            case DIV: result = b == 0 ? 0 : a / b; break;
-            case SQRT: result = sqrt(a); break;
-            case PUSH: registers[to + u64(b) % RING] = a; continue;
-            case STOP_AT_MOST: stops = a <= b; break;
-            case STOP_UNLESS_ABOVE: stops = !(a > b); break;
-            case STOP_UNLESS_FINITE: stops = !(a - a == 0); break;
-        }
         if (operation >= STOP_AT_MOST) {
+            bool stops = operation == STOP_AT_MOST ? a <= b
+                         : operation == STOP_UNLESS_ABOVE ? !(a > b) : !(a - a == 0);
             if (!stops) continue;
             registers[STATUS] = to;
             return;
         }
+        if (operation == PUSH) {
+            registers[to + u64(b) % RING] = a;
+            continue;
+        }
+        double result = operation == MUL ? a * b : operation == SUB ? a - b : a + b;
+        if (operation == DIV) result = b == 0 ? 0 : a / b;
+        if (operation == SQRT) result = sqrt(a);
         window[to] = result;
         registers[to] = result;
     }
 }
 
+// A register of the window and a word of the program, for the thread with their number.
+struct ThreadProgram {
+    double value;
+    u64 word;
+};
+
+__device__ __forceinline__ ThreadProgram load_program(ScalarRegisters state, PassShape shape) {
+    ThreadProgram program{};
+    if (threadIdx.x < WINDOW) program.value = __ldcg(state.registers + threadIdx.x);
+    if (threadIdx.x < shape.code_len()) program.word = state.code[threadIdx.x];
+    return program;
+}
+
 // Adds the sums of all threads of the last block, and runs the program.
-__device__ __forceinline__ void conclude(SumPair sums, ScalarRegisters state, PassShape shape) {
+__device__ __forceinline__ void conclude(SumPair sums, ScalarRegisters state, ThreadProgram program,
+                                         PassShape shape) {
     __shared__ double window[WINDOW];
     __shared__ u64 code[MAX_CODE];
-    if (threadIdx.x < WINDOW) window[threadIdx.x] = __ldcg(state.registers + threadIdx.x);
-    if (threadIdx.x < shape.code_len()) code[threadIdx.x] = state.code[threadIdx.x];
+    if (threadIdx.x < WINDOW) window[threadIdx.x] = program.value;
+    if (threadIdx.x < MAX_CODE) code[threadIdx.x] = program.word;
     sums = block_sums(sums);
     if (threadIdx.x != 0) return;
     u32 at = shape.sums();
@@ -154,7 +181,9 @@ struct OwnSums {
         sums = block_sums(sums);
         double2 *partials = reinterpret_cast<double2 *>(state.partials);
         if (threadIdx.x == 0) partials[blockIdx.x] = make_double2(sums.first, sums.second);
-        if (is_last_block(state.arrivals)) conclude(pair_sums(partials, gridDim.x), state, shape);
+        if (!is_last_block(state.arrivals)) return;
+        ThreadProgram program = load_program(state, shape);
+        conclude(pair_sums(partials, gridDim.x), state, program, shape);
     }
 };
 
@@ -170,7 +199,7 @@ struct PeerSums {
     __device__ u32 blocks() const { return words[0]; }
     __device__ u32 first_block() const { return words[1]; }
     __device__ u32 all_blocks() const { return words[2]; }
-    __device__ u64 block_elements() const { return words[3]; }
+    __device__ u32 block_elements() const { return words[3]; }
     __device__ u32 rank() const { return words[4]; }
     __device__ u32 parts() const { return words[5]; }
     // The number of complete rounds, and the arrivals of the blocks of a launch.
@@ -186,11 +215,11 @@ struct PeerSums {
     // Calls `body` with the blocks of elements of the block of threads, and publishes their sums.
     template <typename Body>
     __device__ __forceinline__ SumPair each_share(u64 n, u64 vectors16, u32 size, PassShape shape, Body body) const {
-        u64 elements = block_elements();
-        u32 round = __ldcg(state()), all = blocks();
+        u32 elements = block_elements(), round = __ldcg(state()), all = blocks();
         for (u32 i = blockIdx.x; i < all; i += gridDim.x) {
             u32 block = shape.backward() ? all - 1 - i : i;
-            u64 start = min(block * elements, n), own = min(elements, n - start);
+            u64 start = min(u64(block) * elements, n);
+            u32 own = min(u64(elements), n - start);
             SumPair sums = body(PassShare{start, own, vectors16 > 0 ? own / size : 0, 0, 1, shape.backward()});
             sums = block_sums(sums);
             for (u32 part = threadIdx.x; part < parts(); part += BLOCK)
@@ -218,7 +247,7 @@ struct PeerSums {
         }
         // Programs stop at a sum that is no number.
         if (!complete) sums.first = sums.second = __longlong_as_double(0x7FF8000000000000);
-        conclude(sums, registers, shape);
+        conclude(sums, registers, load_program(registers, shape), shape);
     }
 };
 
@@ -301,7 +330,7 @@ template <typename T, typename Sums>
 __device__ __forceinline__ void dots(const T *__restrict__ a, const T *__restrict__ b,
                                      const T *__restrict__ c, u64 n, u64 vectors16,
                                      ScalarRegisters state, PassShape shape, Sums sums) {
-    if (is_stopped(state.registers, shape)) return;
+    if (PassHead(state.registers, PassHead::NO_COEFFICIENTS, shape).is_stopped()) return;
     const T *const from[3] = {a, b, c};
     T *const to[1] = {nullptr};
     SumPair own = sums.each_share(n, vectors16, Vector16<T>::SIZE, shape, [&](PassShare share) {
@@ -332,10 +361,9 @@ __device__ __forceinline__ void combine(T *__restrict__ y, const T *__restrict__
                                         const T *__restrict__ w, u64 n, u64 vectors16, u64 coefficients,
                                         ScalarRegisters state, PassShape shape, u32 scales_u,
                                         Sums sums) {
-    if (is_stopped(state.registers, shape)) return;
-    T keep = coefficient<T>(state.registers, coefficients, 0);
-    T with_u = coefficient<T>(state.registers, coefficients, 1),
-        with_v = coefficient<T>(state.registers, coefficients, 2);
+    PassHead head(state.registers, coefficients, shape);
+    if (head.is_stopped()) return;
+    T keep = head.coefficient<T>(0), with_u = head.coefficient<T>(1), with_v = head.coefficient<T>(2);
     bool keeps = (coefficients & 0xFFFF) != ABSENT;
     u32 one = shape.first(), two = shape.second();
     const T *const from[5] = {keeps || one == PARTNER_CHANGE ? y : nullptr, u, v, d, w};
@@ -360,9 +388,9 @@ template <typename T>
 __device__ __forceinline__ void step(T *__restrict__ x, T *__restrict__ p, const T *__restrict__ r,
                                      const T *__restrict__ d, u64 n, u64 vectors16, u64 coefficients,
                                      const double *registers, PassShape shape) {
-    if (is_stopped(registers, shape)) return;
-    T along = coefficient<T>(registers, coefficients, 0), with_r = coefficient<T>(registers, coefficients, 1);
-    T keep = coefficient<T>(registers, coefficients, 2);
+    PassHead head(registers, coefficients, shape);
+    if (head.is_stopped()) return;
+    T along = head.coefficient<T>(0), with_r = head.coefficient<T>(1), keep = head.coefficient<T>(2);
     const T *const from[4] = {x, p, r, d};
     T *const to[2] = {x, p};
     PassShare share{0, n, vectors16, blockIdx.x, gridDim.x, shape.backward()};

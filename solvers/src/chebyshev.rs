@@ -143,9 +143,9 @@ pub(super) fn bounds_of<T: Scalar>(
         // An empty matrix: any bounds are valid.
         return Ok((1.0, 2.0));
     }
-    let registers = solver.registers()?;
+    let registers = solver.registers();
     let [alpha, beta] =
-        [SECOND, THIRD].map(|base| ring(&registers, base, 0, steps).collect::<Vec<f64>>());
+        [SECOND, THIRD].map(|base| ring(registers, base, 0, steps).collect::<Vec<f64>>());
     let before = |k: usize| if k == 0 { 0.0 } else { beta[k - 1] / alpha[k - 1] };
     let diagonal: Vec<f64> = (0..steps).map(|k| 1.0 / alpha[k] + before(k)).collect();
     let beside: Vec<f64> = (1..steps).map(|k| beta[k - 1].sqrt() / alpha[k - 1]).collect();

@@ -21,8 +21,11 @@ pub(super) const ZERO: u16 = 5;
 pub(super) const RR: u16 = 6;
 /// Second sum of the pass that computes the residual: of the residual and the requested partner.
 pub(super) const RZ: u16 = 7;
+/// Squares of the norms of the right-hand side and of the initial `x`.
+pub(super) const BB: u16 = 8;
+pub(super) const XX: u16 = 9;
 /// First register of a method.
-pub(super) const OWN: u16 = 8;
+pub(super) const OWN: u16 = 10;
 /// Ring buffer of the value of [`RR`] in each iteration.
 pub(super) const HISTORY: u16 = 64;
 /// The second and the third ring buffer.

@@ -5,14 +5,14 @@ use super::cg::Cg;
 use super::chebyshev::{Chebyshev, bounds_of};
 use super::checks::{check_length, check_square, check_vector, invalid};
 use super::driver::{
-    BREAKDOWN, CONVERGED, Driver, EXHAUSTED, INTERRUPTED, LIMIT, Observer, RR, TARGET, Workspace,
-    outcome, timed,
+    BB, BREAKDOWN, CONVERGED, Driver, EXHAUSTED, INTERRUPTED, LIMIT, Observer, RR, TARGET,
+    Workspace, XX, outcome, timed,
 };
 use super::gmres::Gmres;
 use super::single_reduction::SingleReductionCg;
-use super::system::{Iteration, System, copy, square};
+use super::system::{Iteration, System, copy};
 use super::{Jacobi, Method, Outcome, Progress, Report, Settings, SystemOperator};
-use sparseop::device::fused::Combine;
+use sparseop::device::fused::{Combine, Partner};
 use sparseop::{DeviceVec, Error, Scalar};
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -115,10 +115,11 @@ impl<'a, T: Scalar> SolverBuilder<'a, T> {
             }
         };
         let passes = workspace.passes(iteration.registers())?;
+        let registers = passes.read()?;
         let driver = Driver::new(passes.stream(), &settings, observer);
         let zeros = || DeviceVec::zeros(op.device(), n);
         let [b, x, r, kept] = [zeros()?, zeros()?, zeros()?, zeros()?];
-        let system = System { op, n, passes, diagonal, b, x, r, kept };
+        let system = System { op, n, passes, registers, diagonal, b, x, r, kept };
         let mut solver = Solver { method, settings, system, driver, iteration };
         solver.batch(0, true)?;
         Ok(solver)
@@ -169,7 +170,12 @@ impl<T: Scalar> Solver<'_, T> {
         }
         self.system.b.copy_from(b)?;
         self.system.x.copy_from(x)?;
-        let (report, seconds) = timed(|| self.run());
+        let (report, seconds) = timed(|| {
+            self.system.reset(0)?;
+            self.system.square_b()?;
+            let registers = self.system.residual()?;
+            self.run(registers)
+        });
         self.system.x.copy_to(x)?;
         report.map(|report| Report { seconds, ..report })
     }
@@ -199,13 +205,20 @@ impl<T: Scalar> Solver<'_, T> {
         device.synchronize()?;
         self.system.reset(0)?;
         let System { passes, b: own_b, x: own_x, .. } = &mut self.system;
-        for (vector, own, given) in [("b", own_b, b), ("x", own_x, &*x)] {
-            passes.combine(own, copy(given))?;
-            if !square(passes, own)?.is_finite() {
+        let sums = [Partner::Itself, Partner::Absent];
+        for (own, given, at) in [(own_b, b, BB), (own_x, &*x, XX)] {
+            passes.combine(own, Combine { sums, at, ..copy(given) })?;
+        }
+        // The host waits for the sums and the first residual at once.
+        let (registers, first) = timed(|| self.system.residual());
+        let registers = registers?;
+        for (vector, given, at) in [("b", b, BB), ("x", &*x, XX)] {
+            if !registers[usize::from(at)].is_finite() {
                 check_vector(vector, &given.to_vec()?, 0..n, (n, n))?;
             }
         }
-        let (report, seconds) = timed(|| self.run());
+        let (report, seconds) = timed(|| self.run(registers));
+        let seconds = first + seconds;
         let System { passes, x: own_x, .. } = &mut self.system;
         passes.combine(x, Combine { always: true, ..copy(own_x) })?;
         passes.stream().synchronize()?;
@@ -217,9 +230,9 @@ impl<T: Scalar> Solver<'_, T> {
         self.driver.history.len().saturating_sub(1)
     }
 
-    /// Values of the registers.
-    pub(super) fn registers(&self) -> Result<Vec<f64>, Error> {
-        self.system.passes.read()
+    /// Values of the registers at the end of a solve.
+    pub(super) fn registers(&self) -> &[f64] {
+        &self.system.registers
     }
 
     /// Runs a batch, or only prepares it.
@@ -231,11 +244,11 @@ impl<T: Scalar> Solver<'_, T> {
         if only_prepare { driver.prepare(number, &mut work) } else { driver.run(number, &mut work) }
     }
 
-    /// The norm of `b`; 0 only if all of `b` is 0.
-    fn norm_b(&mut self) -> Result<f64, Error> {
-        let System { passes, b, .. } = &mut self.system;
-        let square = square(passes, b)?;
-        if square < f64::MIN_POSITIVE && b.to_vec()?.iter().any(|element| *element != T::ZERO) {
+    /// The norm of `b`, from its square; 0 only if all of `b` is 0.
+    fn norm_b(&self, square: f64) -> Result<f64, Error> {
+        if square < f64::MIN_POSITIVE
+            && self.system.b.to_vec()?.iter().any(|element| *element != T::ZERO)
+        {
             let message = "the square of the norm of `b` is below what 64 bits can hold; scale \
                            `b`, and `x` with it";
             return Err(invalid(self.method.name(), message));
@@ -243,11 +256,11 @@ impl<T: Scalar> Solver<'_, T> {
         Ok(square.sqrt())
     }
 
-    /// Solves the system with its present `b` and `x`.
-    fn run(&mut self) -> Result<Report, Error> {
+    /// Solves the system with its present `b` and `x`, from the registers with the sums of `b` and
+    /// of the first residual.
+    fn run(&mut self, mut registers: Vec<f64>) -> Result<Report, Error> {
         self.driver.history.clear();
-        self.system.reset(0)?;
-        let norm = self.norm_b()?;
+        let norm = self.norm_b(registers[usize::from(BB)])?;
         if norm == 0.0 {
             self.system.passes.combine(&mut self.system.x, Combine::new())?;
             let _ = self.driver.note(0, [0.0]);
@@ -255,8 +268,6 @@ impl<T: Scalar> Solver<'_, T> {
         }
         let (mut ended, mut before, mut restarts) = (0, f64::INFINITY, 0);
         loop {
-            self.system.reset(self.iterations())?;
-            let mut registers = self.system.residual()?;
             let residual = registers[usize::from(RR)].sqrt() / norm;
             let begins = self.driver.history.is_empty();
             if begins && self.driver.note(0, [residual]).is_break() {
@@ -286,6 +297,8 @@ impl<T: Scalar> Solver<'_, T> {
             registers[usize::from(TARGET)] = (MARGIN * self.settings.tolerance * norm).powi(2);
             registers[usize::from(LIMIT)] = self.settings.max_iterations as f64;
             ended = self.cycle(&mut registers, norm)?;
+            self.system.reset(self.iterations())?;
+            registers = self.system.residual()?;
         }
     }
 
@@ -309,7 +322,7 @@ impl<T: Scalar> Solver<'_, T> {
         while ended == 0 && restart.is_none_or(|restart| number * self.driver.every < restart) {
             self.batch(number, false)?;
             number += usize::from(restart.is_some());
-            let registers = self.registers()?;
+            let registers = self.system.read()?;
             let found = self.iteration.observe(&registers, self.iterations());
             ended = found.status;
             let now = self.iterations() + found.residuals.len();

@@ -1,7 +1,7 @@
 //! A linear system, the passes of several methods, and the interface of a method.
 
 use super::SystemOperator;
-use super::driver::{HISTORY, ITERATIONS, REGISTERS, RR, RZ, ring, set, status};
+use super::driver::{BB, HISTORY, ITERATIONS, REGISTERS, RR, RZ, ring, set, status};
 use sparseop::device::fused::{Coefficient, Combine, Dots, ONE, Partner, Passes, Program, STATUS};
 use sparseop::{DeviceVec, Error, Scalar};
 use std::fmt::Debug;
@@ -13,6 +13,8 @@ pub(super) struct System<'a, T: Scalar> {
     /// Number of own elements of a vector.
     pub(super) n: usize,
     pub(super) passes: Passes<T>,
+    /// The registers as they were last read or written.
+    pub(super) registers: Vec<f64>,
     /// Inverse of the diagonal, if there is a preconditioner.
     pub(super) diagonal: Option<DeviceVec<T>>,
     pub(super) b: DeviceVec<T>,
@@ -25,8 +27,14 @@ pub(super) struct System<'a, T: Scalar> {
 impl<T: Scalar> System<'_, T> {
     /// Clears the status and sets the number of iterations.
     pub(super) fn reset(&mut self, iterations: usize) -> Result<(), Error> {
-        let mut registers = self.passes.read()?;
-        self.set(&mut registers, &[(STATUS, 0.0), (ITERATIONS, iterations as f64)])
+        let new = [(STATUS, 0.0), (ITERATIONS, iterations as f64)];
+        set(&mut self.passes, &mut self.registers, &new)
+    }
+
+    /// Reads the registers.
+    pub(super) fn read(&mut self) -> Result<Vec<f64>, Error> {
+        self.registers = self.passes.read()?;
+        Ok(self.registers.clone())
     }
 
     /// Writes the registers, some of them with new values.
@@ -46,11 +54,19 @@ impl<T: Scalar> System<'_, T> {
             ..copy(b)
         };
         passes.combine(r, difference)?;
-        let mut registers = passes.read()?;
-        if diagonal.is_none() {
+        let is_plain = diagonal.is_none();
+        let mut registers = self.read()?;
+        if is_plain {
             registers[usize::from(RZ)] = registers[usize::from(RR)];
         }
         Ok(registers)
+    }
+
+    /// Enqueues the computation of ‖b‖² in the register [`BB`].
+    pub(super) fn square_b(&mut self) -> Result<(), Error> {
+        let Self { passes, b, .. } = self;
+        let then = Program::default();
+        passes.dots(Dots { of: b, with: Some(b), and: None, at: BB, then, backward: false })
     }
 
     /// Takes a step along a direction, whatever the status.
@@ -81,13 +97,6 @@ pub(super) fn scaled<'a, T: Scalar>(
 /// The sums of a pass that computes a residual: Σ r² and, with a diagonal, Σ d r².
 pub(super) fn residual_sums<T: Scalar>(diagonal: Option<&DeviceVec<T>>) -> [Partner; 2] {
     [Partner::Itself, diagonal.map_or(Partner::Absent, |_| Partner::Scaled)]
-}
-
-/// Computes Σ v² on the device.
-pub(super) fn square<T: Scalar>(passes: &mut Passes<T>, v: &DeviceVec<T>) -> Result<f64, Error> {
-    let (with, then) = (Some(v), Program::default());
-    passes.dots(Dots { of: v, with, and: None, at: RR, then, backward: false })?;
-    Ok(passes.read()?[usize::from(RR)])
 }
 
 /// Results of a batch of iterations.

@@ -3,9 +3,11 @@
 use super::constants::{ABSENT, COMBINE_BLOCKS, DOTS_BLOCKS, LOADS, STEP_BLOCKS};
 use super::{Coefficient, Combine, Dots, Partner, Program, Step};
 use crate::device::peers::PeerSums;
-use crate::device::{BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Ptr, Queue, Scratch, kernels};
+use crate::device::{
+    BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Scratch, kernels,
+};
 use crate::{Error, Scalar};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a vector load.
 const VECTOR_BYTES: usize = 16;
@@ -24,6 +26,8 @@ pub(super) struct GpuPasses {
     sums: usize,
     code: Arc<Buffer<u64>>,
     peers: Option<PeerPasses>,
+    /// Memory of the host to which the registers are copied.
+    read_back: Mutex<Pinned<f64>>,
 }
 
 /// Passes whose sums several GPUs share.
@@ -44,7 +48,8 @@ struct Frame {
 }
 
 impl GpuPasses {
-    pub(super) fn new<T: Scalar>(gpu: Gpu, code: &[u64]) -> Result<Self, Error> {
+    /// Passes with this program and number of registers.
+    pub(super) fn new<T: Scalar>(gpu: Gpu, code: &[u64], registers: usize) -> Result<Self, Error> {
         let kernel = |name: &str| gpu.kernel("vector", &format!("vector_{name}_{}", T::KIND));
         let most = gpu.multiprocessors() * DOTS_BLOCKS.max(COMBINE_BLOCKS);
         Ok(Self {
@@ -56,7 +61,22 @@ impl GpuPasses {
             sums: 2 * most,
             code: Arc::new(gpu.upload(code)?),
             peers: None,
+            read_back: Mutex::new(gpu.pinned(registers)?),
         })
+    }
+
+    /// Reads the registers, as many as the passes have, after everything enqueued.
+    pub(super) fn read(&self, queue: &Queue, registers: &Buffer<f64>) -> Result<Vec<f64>, Error> {
+        let mut read_back = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = queue.lock_to_wait("read registers")?;
+        let values = read_back.as_mut_slice();
+        assert_eq!(values.len(), registers.len(), "registers of these passes");
+        // In a copy to pageable memory the driver may be locked, also for parts that this one waits
+        // for.
+        // SAFETY: the lengths are equal, and the wait outlasts the copy.
+        unsafe { queue.copy_out(values, registers.ptr())? };
+        queue.synchronize()?;
+        Ok(values.to_vec())
     }
 
     /// Shares the sums of later passes with other GPUs.

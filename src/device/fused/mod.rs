@@ -251,7 +251,7 @@ impl<T: Scalar> Passes<T> {
         let device = stream.device();
         let on_gpu = match &device {
             Device::Cpu => None,
-            Device::Cuda(gpu) => Some(GpuPasses::new::<T>(*gpu, &words)?),
+            Device::Cuda(gpu) => Some(GpuPasses::new::<T>(*gpu, &words, registers)?),
         };
         let registers = DeviceVec::from_slice(&device, &values)?;
         Ok(Self {
@@ -296,15 +296,8 @@ impl<T: Scalar> Passes<T> {
     /// [`Error::Gpu`] if the GPU fails, now or at work enqueued earlier, or while the stream is
     /// captured for a graph.
     pub fn read(&self) -> Result<Vec<f64>, Error> {
-        match (self.registers.share(), self.stream.queue()) {
-            (Some(buffer), Some(queue)) => {
-                let _lock = queue.lock_to_wait("read registers")?;
-                let mut values = vec![0.0; buffer.len()];
-                // In a copy the driver may be locked, also for parts that this one waits for.
-                queue.synchronize()?;
-                buffer.read(queue, &mut values)?;
-                Ok(values)
-            }
+        match (self.registers.share(), self.stream.queue(), &self.on_gpu) {
+            (Some(registers), Some(queue), Some(on_gpu)) => on_gpu.read(queue, &registers),
             _ => self.registers.to_vec(),
         }
     }
