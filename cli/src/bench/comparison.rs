@@ -8,6 +8,7 @@ use super::report::{BenchRun, Details, Failed, MeasuredRun};
 use super::task::{MultivectorShape, TestVectors};
 use crate::console::Console;
 use sparseop::analysis::Analysis;
+use sparseop::device::Graph;
 use sparseop::formats::Work;
 use sparseop::matrix::CsrMatrix;
 use sparseop::tuning::caches::{CacheState, Caches};
@@ -39,10 +40,16 @@ pub(super) struct Comparison<'a, T> {
     pub(super) cache: CacheState,
 }
 
+/// Number of products of a graph.
+const CAPTURED: u32 = 128;
+
 /// A packed candidate.
 struct TimedEngine<'a, T> {
     /// Index among the results.
     place: usize,
+    /// [`CAPTURED`] products on a GPU, or why they cannot be captured; `None` before the first
+    /// batch of so many.
+    graph: Option<Result<Graph, Error>>,
     engine: Box<dyn Engine<T> + 'a>,
     work: Option<Work>,
     rel_error: f64,
@@ -223,7 +230,27 @@ fn work<T: Scalar>(
 
 impl<'a, T: Scalar> TimedEngine<'a, T> {
     fn new(place: usize, engine: Box<dyn Engine<T> + 'a>) -> Self {
-        Self { place, engine, work: None, rel_error: 0.0, deterministic: false, spmm_plan: None }
+        let (graph, work, spmm_plan) = (None, None, None);
+        Self { place, graph, engine, work, rel_error: 0.0, deterministic: false, spmm_plan }
+    }
+
+    /// Seconds of a batch of products. Short ones run in graphs: if they are launched one by one,
+    /// the time between launches differs by up to half a microsecond from process to process.
+    fn batch(&mut self, products: u32) -> Result<f64, Error> {
+        let Self { engine, graph, .. } = self;
+        let caches = engine.caches().clone();
+        let stream = caches.stream();
+        if products < CAPTURED || stream.device() == Device::Cpu {
+            return engine.batch(products);
+        }
+        let graph = graph.get_or_insert_with(|| {
+            stream.capture(&mut || (0..CAPTURED).try_for_each(|_| engine.multiply()))
+        });
+        // An error of the product itself is that of the batch.
+        let Ok(graph) = graph else { return engine.batch(products) };
+        let launches = (f64::from(products) / f64::from(CAPTURED)).round();
+        let seconds = caches.batch(launches as u32, || graph.launch(stream))?;
+        Ok(seconds * f64::from(products) / (launches * f64::from(CAPTURED)))
     }
 
     /// Compares the result with the oracle's, and with a second result.
@@ -253,7 +280,7 @@ fn time<T: Scalar>(
     let max_rounds = (policy.max_rounds as f64 * comparison.seconds.max(1.0)) as usize;
     let policy = Policy { seconds: comparison.seconds * ready.len() as f64, max_rounds, ..policy };
     let mut batches: Vec<_> =
-        ready.iter_mut().map(|e| |products| e.engine.batch(products)).collect();
+        ready.iter_mut().map(|engine| |products| engine.batch(products)).collect();
     let mut batches: Vec<&mut TimedBatch<'_>> = batches.iter_mut().map(|b| b as _).collect();
     time_interleaved(&mut batches, policy)
 }
