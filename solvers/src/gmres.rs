@@ -209,10 +209,8 @@ impl<T: Scalar> Iteration<T> for Gmres<T> {
     fn finish(&mut self, system: &mut System<'_, T>, _: u16) -> Result<(), Error> {
         let System { passes, registers, diagonal, x, .. } = system;
         let y = self.problem.solution();
-        // As the last batch has left them.
-        let mut registers = registers.clone();
         registers[usize::from(REGISTERS)..][..y.len()].copy_from_slice(&y);
-        passes.write(&registers)?;
+        passes.write(registers)?;
         for (v, register) in self.basis[..y.len()].iter().zip(REGISTERS..) {
             let add = scaled(Coefficient::plus(register), v, diagonal.as_ref());
             passes.combine(x, Combine { keep: Some(Coefficient::ONE), ..add })?;

@@ -39,7 +39,9 @@ impl<T: Scalar> System<'_, T> {
 
     /// Writes the registers, some of them with new values.
     pub(super) fn set(&mut self, all: &mut [f64], new: &[(u16, f64)]) -> Result<(), Error> {
-        set(&mut self.passes, all, new)
+        set(&mut self.passes, all, new)?;
+        self.registers.copy_from_slice(all);
+        Ok(())
     }
 
     /// Computes r = b − A x and returns the registers with its sums.

@@ -38,6 +38,8 @@ pub(super) struct Comparison<'a, T> {
     pub(super) seconds: f64,
     /// State of the caches at the beginning of timed products.
     pub(super) cache: CacheState,
+    /// True if products on a GPU are launched as graphs.
+    pub(super) graphs: bool,
 }
 
 /// Number of products of a graph.
@@ -47,9 +49,9 @@ const CAPTURED: u32 = 128;
 struct TimedEngine<'a, T> {
     /// Index among the results.
     place: usize,
-    /// [`CAPTURED`] products on a GPU, or why they cannot be captured; `None` before the first
-    /// batch of so many.
-    graph: Option<Result<Graph, Error>>,
+    /// [`CAPTURED`] products on a GPU, captured by the first batch of so many. Dropped before the
+    /// engine, whose memory it uses.
+    graph: Option<Graph>,
     engine: Box<dyn Engine<T> + 'a>,
     work: Option<Work>,
     rel_error: f64,
@@ -234,23 +236,22 @@ impl<'a, T: Scalar> TimedEngine<'a, T> {
         Self { place, graph, engine, work, rel_error: 0.0, deterministic: false, spmm_plan }
     }
 
-    /// Seconds of a batch of products. Short ones run in graphs: if they are launched one by one,
-    /// the time between launches differs by up to half a microsecond from process to process.
-    fn batch(&mut self, products: u32) -> Result<f64, Error> {
+    /// Seconds of a batch of products, in graphs if they are short.
+    fn batch_in_graphs(&mut self, products: u32) -> Result<f64, Error> {
         let Self { engine, graph, .. } = self;
         let caches = engine.caches().clone();
         let stream = caches.stream();
         if products < CAPTURED || stream.device() == Device::Cpu {
             return engine.batch(products);
         }
-        let graph = graph.get_or_insert_with(|| {
-            stream.capture(&mut || (0..CAPTURED).try_for_each(|_| engine.multiply()))
-        });
-        // An error of the product itself is that of the batch.
-        let Ok(graph) = graph else { return engine.batch(products) };
-        let launches = (f64::from(products) / f64::from(CAPTURED)).round();
-        let seconds = caches.batch(launches as u32, || graph.launch(stream))?;
-        Ok(seconds * f64::from(products) / (launches * f64::from(CAPTURED)))
+        if graph.is_none() {
+            let mut work = || (0..CAPTURED).try_for_each(|_| engine.multiply());
+            *graph = Some(stream.capture(&mut work)?);
+        }
+        let Some(graph) = graph else { return engine.batch(products) };
+        let launches = products.div_ceil(CAPTURED);
+        let seconds = caches.batch(launches, || graph.launch(stream))?;
+        Ok(seconds * f64::from(products) / f64::from(launches * CAPTURED))
     }
 
     /// Compares the result with the oracle's, and with a second result.
@@ -279,8 +280,15 @@ fn time<T: Scalar>(
     // More time is more rounds.
     let max_rounds = (policy.max_rounds as f64 * comparison.seconds.max(1.0)) as usize;
     let policy = Policy { seconds: comparison.seconds * ready.len() as f64, max_rounds, ..policy };
-    let mut batches: Vec<_> =
-        ready.iter_mut().map(|engine| |products| engine.batch(products)).collect();
+    let mut batches: Vec<_> = ready
+        .iter_mut()
+        .map(|e| {
+            move |products| match comparison.graphs {
+                true => e.batch_in_graphs(products),
+                false => e.engine.batch(products),
+            }
+        })
+        .collect();
     let mut batches: Vec<&mut TimedBatch<'_>> = batches.iter_mut().map(|b| b as _).collect();
     time_interleaved(&mut batches, policy)
 }

@@ -94,10 +94,14 @@ pub(super) struct BenchArgs {
     /// its size, which are not timed. The timing run of `calibrated` uses --cold instead.
     #[arg(long, value_name = "STATE", default_value = "warm")]
     cache: CacheArg,
+    /// Launch products on a GPU as graphs of 128, where a batch has as many: as applications do
+    /// that capture their loops. By default they are launched one by one
+    #[arg(long)]
+    graphs: bool,
     /// Time from the start of a process to its first product and its parts, in new processes: with
     /// an empty and with a filled cache of kernels, and for a matrix in GPU memory
     #[arg(long, conflicts_with_all = ["plans", "baselines", "vectors", "transpose", "cache"])]
-    #[arg(conflicts_with_all = ["path", "seconds"])]
+    #[arg(conflicts_with_all = ["path", "seconds", "graphs"])]
     first: bool,
     /// Approximate time for each plan and baseline, in seconds; short products take less, as there
     /// are at most 200 rounds a second
@@ -195,6 +199,7 @@ fn bench<T: Peers>(
         peers: &peers,
         seconds: args.seconds,
         cache: args.cache.into(),
+        graphs: args.graphs,
     };
     let before = noise::others();
     let runs = compare(&entered, console)?;
@@ -215,6 +220,7 @@ fn bench<T: Peers>(
         value_precision: args.choice.value_precision,
         device: device.spec().name,
         cache: entered.cache,
+        graphs: entered.graphs,
         vectors: args.vectors.map(usize::from),
         layout: args.vectors.map(|_| args.layout),
         transposed: task.transposed,

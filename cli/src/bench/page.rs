@@ -47,7 +47,9 @@ pub(super) fn matrix<T: Scalar>(
 fn measurement(results: &BenchReport) -> Vec<(&'static str, String)> {
     let cusparse = results.runs.iter().find_map(BenchRun::version);
     let cusparse = cusparse.map(|version| ("cuSPARSE", version.to_owned()));
-    [("cache", results.cache.to_string())].into_iter().chain(cusparse).collect()
+    let launches = results.graphs.then(|| ("launches", "graphs".to_owned()));
+    let cache = [("cache", results.cache.to_string())];
+    cache.into_iter().chain(launches).chain(cusparse).collect()
 }
 
 fn run<T: Scalar>(

@@ -22,6 +22,9 @@ pub(super) struct BenchReport {
     pub(super) device: String,
     /// State of the last cache at the beginning of timed products.
     pub(super) cache: CacheState,
+    /// True if batches of short products on a GPU are graphs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) graphs: bool,
     /// Number of vectors, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vectors: Option<usize>,
@@ -210,12 +213,13 @@ impl BenchReport {
         let p = &self.prepare_us;
         writeln!(
             out,
-            "matrix   {} x {}, {} entries in {}, cache {}, on {}{}",
+            "matrix   {} x {}, {} entries in {}, cache {}{}, on {}{}",
             self.nrows,
             self.ncols,
             self.nnz,
             self.dtype,
             self.cache,
+            if self.graphs { ", in graphs" } else { "" },
             self.device,
             self.vectors.map_or_else(String::new, |count| format!(", {count} vectors at once"))
         )?;
@@ -382,6 +386,7 @@ mod tests {
             value_precision: None,
             device: String::new(),
             cache: CacheState::Warm,
+            graphs: false,
             vectors: None,
             layout: None,
             transposed: false,

@@ -7,6 +7,7 @@ use crate::device::{
     BLOCK, Buffer, DeviceVec, Gpu, Kernel, Launch, Pinned, Ptr, Queue, Scratch, kernels,
 };
 use crate::{Error, Scalar};
+use once_cell::sync::OnceCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a vector load.
@@ -26,8 +27,8 @@ pub(super) struct GpuPasses {
     sums: usize,
     code: Arc<Buffer<u64>>,
     peers: Option<PeerPasses>,
-    /// Memory of the host to which the registers are copied.
-    read_back: Mutex<Pinned<f64>>,
+    /// Memory of the host to which the registers are copied, allocated when they are first read.
+    read_back: OnceCell<Mutex<Pinned<f64>>>,
 }
 
 /// Passes whose sums several GPUs share.
@@ -48,8 +49,7 @@ struct Frame {
 }
 
 impl GpuPasses {
-    /// Passes with this program and number of registers.
-    pub(super) fn new<T: Scalar>(gpu: Gpu, code: &[u64], registers: usize) -> Result<Self, Error> {
+    pub(super) fn new<T: Scalar>(gpu: Gpu, code: &[u64]) -> Result<Self, Error> {
         let kernel = |name: &str| gpu.kernel("vector", &format!("vector_{name}_{}", T::KIND));
         let most = gpu.multiprocessors() * DOTS_BLOCKS.max(COMBINE_BLOCKS);
         Ok(Self {
@@ -61,18 +61,27 @@ impl GpuPasses {
             sums: 2 * most,
             code: Arc::new(gpu.upload(code)?),
             peers: None,
-            read_back: Mutex::new(gpu.pinned(registers)?),
+            read_back: OnceCell::new(),
         })
     }
 
-    /// Reads the registers, as many as the passes have, after everything enqueued.
+    /// Reads the registers, always the same ones, after everything enqueued.
     pub(super) fn read(&self, queue: &Queue, registers: &Buffer<f64>) -> Result<Vec<f64>, Error> {
-        let mut read_back = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.peers.is_some() {
+            // The driver may be locked in a copy to pageable memory, and while page-locked memory
+            // is allocated, also for parts that this one waits for.
+            let _lock = queue.lock_to_wait("read registers")?;
+            let mut values = vec![0.0; registers.len()];
+            queue.synchronize()?;
+            registers.read(queue, &mut values)?;
+            return Ok(values);
+        }
+        let allocate = || self.gpu.pinned(registers.len()).map(Mutex::new);
+        let read_back = self.read_back.get_or_try_init(allocate)?;
+        let mut read_back = read_back.lock().unwrap_or_else(PoisonError::into_inner);
         let _lock = queue.lock_to_wait("read registers")?;
         let values = read_back.as_mut_slice();
         assert_eq!(values.len(), registers.len(), "registers of these passes");
-        // In a copy to pageable memory the driver may be locked, also for parts that this one waits
-        // for.
         // SAFETY: the lengths are equal, and the wait outlasts the copy.
         unsafe { queue.copy_out(values, registers.ptr())? };
         queue.synchronize()?;

@@ -251,7 +251,7 @@ impl<T: Scalar> Passes<T> {
         let device = stream.device();
         let on_gpu = match &device {
             Device::Cpu => None,
-            Device::Cuda(gpu) => Some(GpuPasses::new::<T>(*gpu, &words, registers)?),
+            Device::Cuda(gpu) => Some(GpuPasses::new::<T>(*gpu, &words)?),
         };
         let registers = DeviceVec::from_slice(&device, &values)?;
         Ok(Self {
