@@ -17,8 +17,8 @@ const WEBBASE_LOCAL: (f64, usize) = (0.7, 300);
 /// Exponent of the preference of `webbase`'s other links for few columns: column n·uᵏ of a
 /// uniform u.
 const WEBBASE_SKEW: i32 = 3;
-/// Number of times that `webbase` redraws repeated links before it leaves the row shorter.
-const WEBBASE_ROUNDS: usize = 16;
+/// Number of times that repeated columns are drawn again before a row is left shorter.
+pub(super) const ROUNDS: usize = 16;
 
 /// The positions at most `reach` away from `centre`, out of `0 .. n`.
 pub(super) fn window(centre: usize, reach: usize, n: usize) -> Range<usize> {
@@ -108,7 +108,7 @@ pub(super) fn webbase(rows: usize, seed: u64) -> Result<GeneratedPattern, Error>
         let tail = (1.0 - random.unit()).powf(-1.0 / exponent) - 1.0;
         let count = rows.min(1 + (scale * tail) as usize);
         let near = window(row, reach, rows);
-        random.draw(count, WEBBASE_ROUNDS, columns, |random| {
+        random.draw(count, ROUNDS, columns, |random| {
             if random.unit() < local {
                 near.start + random.below(near.len())
             } else {

@@ -1,4 +1,4 @@
-//! Generated matrices: fifteen classes that represent structures of practical problems, one with
+//! Generated matrices: fifteen classes that represent structures of practical problems, two with
 //! configurable properties, and one whose structure is drawn from a seed: structures for which a
 //! choice of format may be wrong.
 //!
@@ -10,6 +10,7 @@
 //! platform `lognormal`, `webbase` and `random` may differ in a few row lengths if its mathematical
 //! functions round differently.
 
+mod artificial;
 mod columns;
 mod irregular;
 mod lengths;

@@ -1,5 +1,6 @@
 //! Registry of generators: names, parameters, defaults, listing and parsing follow from it.
 
+use super::artificial::Statistics;
 use super::pattern::GeneratedPattern;
 use super::regular::{ROAD_SHARE, Stencil, dense, road};
 use super::structure::RandomStructure;
@@ -97,6 +98,10 @@ const fn following(key: &'static str, default: usize, meaning: &'static str) -> 
     Parameter { follows: true, ..size(key, default, meaning) }
 }
 
+const fn percentage(key: &'static str, default: usize, meaning: &'static str) -> Parameter {
+    Parameter { max: 100, ..size(key, default, meaning) }
+}
+
 fn square(nrows: usize, nnz: usize) -> MatrixSize {
     MatrixSize { nrows, ncols: nrows, nnz }
 }
@@ -122,7 +127,7 @@ fn brick(n: usize, unknowns: usize) -> MatrixSize {
 /// Name of the generator whose structure is drawn from the seed.
 pub(super) const RANDOM: &str = "random";
 
-pub(super) static ENTRIES: [Entry; 17] = [
+pub(super) static ENTRIES: [Entry; 18] = [
     Entry {
         name: "poisson2d",
         structure: "5-point stencil on an n x n grid",
@@ -289,6 +294,26 @@ pub(super) static ENTRIES: [Entry; 17] = [
         in_suite: false,
         shape: |s, _| rows_of(s[0], s[1].min(s[3].saturating_mul(2).saturating_add(1)) as f64),
         pattern: |s, seed| irregular::sweep(s[0], s[1], s[2], s[3], seed),
+    },
+    Entry {
+        name: "artificial",
+        structure: "matrix with given statistics, such as those of a published one",
+        parameters: &[
+            size("rows", 171_000, "rows and columns"),
+            following("nnz", 959_000, "entries"),
+            size("deviation", 4, "standard deviation of the row lengths, in entries"),
+            size("longest", 353, "entries of the longest row"),
+            percentage("band", 30, "columns of the band around the diagonal, in percent of all"),
+            percentage("adjacent", 30, "entries that follow one of their row directly, in percent"),
+            Parameter {
+                max: 99,
+                ..size("similar", 60, "rows with the columns of the row above, in percent")
+            },
+        ],
+        scales: true,
+        in_suite: false,
+        shape: |s, _| square(s[0], s[1]),
+        pattern: |s, seed| Statistics::new(s).pattern(seed),
     },
     Entry {
         name: RANDOM,

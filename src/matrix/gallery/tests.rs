@@ -128,6 +128,8 @@ fn degenerate_sizes_are_matrices_too() {
         "circuit,rows=10,dense=99,length=99",
         "circuit,rows=9,length=0",
         "rmat,degree=0",
+        "artificial,rows=5,nnz=100,deviation=50,longest=9",
+        "artificial,rows=50,nnz=0,longest=0,band=0",
     ] {
         assert_sorted(&text.parse::<Spec>().unwrap().generate::<f32>().unwrap(), text);
     }

@@ -1,0 +1,106 @@
+//! Artificial matrices with given statistics.
+
+use super::irregular::{ROUNDS, window};
+use super::pattern::GeneratedPattern;
+use super::random::{Purpose, Random, Shuffle};
+use crate::Error;
+use std::cell::Cell;
+
+/// Statistics of an artificial matrix, as in Mpakos et al. (IPDPS 2023).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Statistics {
+    rows: usize,
+    nnz: usize,
+    /// Standard deviation of the row lengths, in entries.
+    deviation: usize,
+    /// Length of the longest row.
+    longest: usize,
+    /// Columns of the band around the diagonal, in percent of all.
+    band: usize,
+    /// Entries that follow another one of their row directly, in percent.
+    adjacent: usize,
+    /// Rows with the first columns of the row above, in percent.
+    similar: usize,
+}
+
+impl Statistics {
+    /// Creates statistics of the parameters of the registry, in their order.
+    pub(super) fn new(parameters: &[usize]) -> Self {
+        let [rows, nnz, deviation, longest, band, adjacent, similar] =
+            std::array::from_fn(|i| parameters[i]);
+        Self { rows, nnz, deviation, longest, band, adjacent, similar }
+    }
+
+    /// Pattern with about these statistics. Row lengths are normal up to a deviation of half their
+    /// mean; a larger deviation is that of a tail which falls exponentially from the longest row.
+    pub(super) fn pattern(self, seed: u64) -> Result<GeneratedPattern, Error> {
+        let Self { rows, nnz, .. } = self;
+        let mean = nnz as f64 / rows.max(1) as f64;
+        let (deviation, longest) = (self.deviation as f64, self.longest.min(rows) as f64);
+        let normal_deviation = deviation.min(mean / 2.0);
+        let tail_variance = deviation.powi(2) - normal_deviation.powi(2);
+        // Of longest · exp(−decay · x), x uniform in [0, 1): mean longest / decay, mean square
+        // longest² / (2 decay), but for what is left at x = 1.
+        let decay = longest.powi(2) / (2.0 * tail_variance);
+        let tail_mean = if decay.is_finite() { longest / decay * -(-decay).exp_m1() } else { 0.0 };
+        let normal_mean = (mean - tail_mean).max(0.0);
+        let shuffle = Shuffle::below(seed, rows);
+        let length = |row: usize, random: &mut Random| {
+            let rank = shuffle.of(row as u64) as f64;
+            let tail =
+                if rank == 0.0 { longest } else { longest * (-decay * rank / rows as f64).exp() };
+            let normal = normal_mean + normal_deviation.min(normal_mean) * random.normal();
+            (tail + normal.max(0.0)).round().min(longest) as usize
+        };
+        let share = |percent: usize| percent as f64 / 100.0;
+        let similar = |row| Random::new(seed, Purpose::Row, row).unit() < share(self.similar);
+        let reach = (rows as f64 * share(self.band) / 2.0) as usize;
+        GeneratedPattern::by_rows(rows, &|row, columns| {
+            let count = length(row, &mut Random::new(seed, Purpose::Structure, row));
+            // Similar rows draw from the stream of the first of them.
+            let first = (1..=row).rev().find(|&row| !similar(row)).unwrap_or(0);
+            let mut random = Random::new(seed, Purpose::Group, first);
+            let near = window(first, reach, rows);
+            if 2 * count > near.len() {
+                return random.distinct(0..rows, count, columns);
+            }
+            let next = Cell::new(near.end);
+            random.draw(count, ROUNDS, columns, |random| {
+                let column = if random.unit() < share(self.adjacent) && next.get() < near.end {
+                    next.get()
+                } else {
+                    near.start + random.below(near.len())
+                };
+                next.set(column + 1);
+                column
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn artificial_matrices_have_the_requested_statistics() {
+        let requested = [20_000, 200_000, 20, 1000, 20, 60, 50];
+        let p = Statistics::new(&requested).pattern(1).unwrap();
+        let rows: Vec<&[u32]> = p.row_ptr.windows(2).map(|w| &p.col_idx[w[0]..w[1]]).collect();
+        let mean = p.col_idx.len() as f64 / 20_000.0;
+        let square = |row: &&[u32]| (row.len() as f64 - mean).powi(2);
+        let deviation = (rows.iter().map(square).sum::<f64>() / 20_000.0).sqrt();
+        assert!((mean - 10.0).abs() < 1.0 && (deviation - 20.0).abs() < 4.0, "{mean} {deviation}");
+        assert_eq!(rows.iter().map(|row| row.len()).max(), Some(1000));
+        let adjacent = |row: &&[u32]| row.windows(2).filter(|w| w[1] == w[0] + 1).count();
+        let adjacent = rows.iter().map(adjacent).sum::<usize>() as f64 / p.col_idx.len() as f64;
+        assert!((adjacent - 0.6).abs() < 0.1, "{adjacent}");
+        let similar = rows.windows(2).filter(|w| w[1].len() > 1 && w[0].contains(&w[1][0]));
+        let similar = similar.count() as f64 / 20_000.0;
+        assert!(similar > 0.25 && similar < 0.6, "{similar}");
+        let outside = |(row, columns): (usize, &&[u32])| {
+            columns.len() < 500 && columns.iter().any(|&c| row.abs_diff(c as usize) > 2500)
+        };
+        assert!(!rows.iter().enumerate().any(outside));
+    }
+}
