@@ -81,13 +81,14 @@ struct ChunkOutput {
     __device__ __forceinline__ u64 *carry_of(u64 chunk) const { return carries + chunk * CARRY_WORDS<S>; }
 
     __device__ __forceinline__ void put_segment(u32 i, S sum) const {
-        if (i == end_count) {
-            if (continues) send_carry(carry_of(number), sum);
-        } else if (i == 0 && from_before) {
-            *head = sum;
-        } else {
-            y.store(u64(row) + i, sum);
-        }
+        if (i < end_count) put_row(i, sum);
+        else if (continues) send_carry(carry_of(number), sum);
+    }
+
+    // Of a row that ends in the chunk.
+    __device__ __forceinline__ void put_row(u32 i, S sum) const {
+        if (i == 0 && from_before) *head = sum;
+        else y.store(u64(row) + i, sum);
     }
 };
 
@@ -148,6 +149,27 @@ __device__ __forceinline__ void sum_by_block(const S (&product)[RUN], u32 begin,
     }
 }
 
+// Maximum number of row ends in a chunk for which groups of lanes sum the products in shared
+// memory, a row each, and maximum number of products of a lane.
+constexpr u32 ENDS_BY_ROWS = 31, STEPS_BY_ROWS = 24;
+
+// Number of lanes for each segment of a chunk: all segments are summed at the same time.
+__device__ __forceinline__ u32 lanes_by_rows(u32 end_count) { return end_count < 8 ? 32 : end_count < 16 ? 16 : 8; }
+
+// Sums a chunk with some row ends. Segment i ends before `row_ends[i]`.
+template <typename S, typename Epilogue>
+__device__ __forceinline__ void sum_by_rows(const S *products, const u16 *row_ends, u32 count,
+                                            ChunkOutput<S, Epilogue> sums) {
+    u32 lanes = lanes_by_rows(sums.end_count), i = threadIdx.x / lanes;
+    u32 from = i == 0 || i > sums.end_count ? 0 : row_ends[i - 1];
+    u32 to = i < sums.end_count ? row_ends[i] : i == sums.end_count ? count : 0;
+    S sum = {};
+#pragma unroll 4
+    for (u32 k = from + threadIdx.x % lanes; k < to; k += lanes) sum += products[k];
+    sum = subwarp_sum(sum, lanes);
+    if (i <= sums.end_count && threadIdx.x % lanes == 0) sums.put_segment(i, sum);
+}
+
 // End marks of a run, two in a word, loaded together.
 template <u32 RUN>
 struct alignas(RUN * sizeof(u16)) PackedMarks {
@@ -179,7 +201,7 @@ __device__ __forceinline__ void sum_runs(const S (&product)[RUN], const u16 *end
         }
     }
     S before = block_segmented_carry<BLOCK>(open, first_mark != 0);
-    if (first_mark != 0) sums.put_segment(first_mark - 1, before + first_sum);
+    if (first_mark != 0) sums.put_row(first_mark - 1, before + first_sum);
     if (threadIdx.x == BLOCK - 1) sums.put_segment(sums.end_count, first_mark == 0 ? before + open : open);
 }
 
@@ -227,8 +249,19 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
 // the columns of consecutive entries. Elements from `count` on are copies of the last one.
 template <bool IN_L2, u32 RUN, typename V>
 __device__ __forceinline__ void load_striped(const V *array, u64 base, u32 count, V (&run)[RUN]) {
+    // Without the barriers the compiler adds `base` to every index: 5 instructions for each load.
+    const V *from = array + base;
+    asm("" : "+l"(from));
+    if (count > (RUN - 1) * BLOCK) {
+        const V *own = from + threadIdx.x;
+        asm("" : "+l"(own));
 #pragma unroll
-    for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(u * BLOCK + threadIdx.x, count - 1));
+        for (u32 u = 0; u + 1 < RUN; ++u) run[u] = fetch<IN_L2>(own + u * BLOCK);
+        run[RUN - 1] = fetch<IN_L2>(from + min((RUN - 1) * BLOCK + threadIdx.x, count - 1));
+    } else {
+#pragma unroll
+        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(from + min(u * BLOCK + threadIdx.x, count - 1));
+    }
 }
 
 // Index of a product in shared memory. 16 bytes of padding after every line of banks avoid bank
@@ -257,8 +290,9 @@ constexpr u32 ROWS_AHEAD = 2;
 //
 // Every thread sums a run of consecutive products. In the blocked arrangement it loads the entries
 // of its run, by wide loads. In the striped arrangement consecutive threads load consecutive
-// entries and exchange the products in shared memory; gathers of contiguous columns then touch an
-// eighth of the sectors (`striped` in src/formats/csr/chunks.rs).
+// entries and exchange the products in shared memory; gathers of contiguous columns then touch
+// fewer sectors (`striped` in src/formats/csr/chunks.rs). There groups of lanes sum the products of
+// long rows.
 //
 // `x.at(col)` is the factor of an entry: an element of x, or of each vector of a unit.
 template <u32 RUN, bool STRIPED, typename T, typename O, typename X, typename Epilogue>
@@ -321,26 +355,50 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
 #pragma unroll
     for (u32 u = 0; u < RUN; ++u) factor[u] = count > skipped ? x.at(col[u]) : S{};
 
-    // This overlaps with the loads.
+    // This overlaps with the loads. The thread of the last row also counts the entries after it.
+    bool by_rows = false;
+    if constexpr (STRIPED) {
+        u32 longest = STEPS_BY_ROWS * lanes_by_rows(sums.end_count);
+        u32 stop = threadIdx.x + 1 == sums.end_count ? count : stops[0];
+        bool is_long = threadIdx.x < sums.end_count && stop - begins[0] > longest;
+        by_rows = !__syncthreads_or(is_long) && !few && sums.end_count <= ENDS_BY_ROWS;
+    } else {
+        __syncthreads();
+    }
     auto mark_end = [=](u32 i, u32 begin, u32 stop) {
         if (few) few_ends[i] = stop;
+        else if (by_rows) end_marks[i] = u16(stop);
         else if (begin < stop) end_marks[stop - 1] = u16(i + 1);
-        else sums.put_segment(i, S{});
+        else sums.put_row(i, S{});
     };
-    __syncthreads();
 #pragma unroll
     for (u32 r = 0; r < ROWS_AHEAD; ++r)
         if (threadIdx.x + r * BLOCK < sums.end_count) mark_end(threadIdx.x + r * BLOCK, begins[r], stops[r]);
     for (u32 i = threadIdx.x + ROWS_AHEAD * BLOCK; i < sums.end_count; i += BLOCK) mark_end(i, begin_of(i), end_of(i));
+    auto is_own = [=](u32 u) { return at(u) >= skipped && at(u) < count; };
 #pragma unroll
-    for (u32 u = 0; u < RUN; ++u) {
-        product[u] = at(u) >= skipped && at(u) < count ? value[u] * factor[u] : S{};
-        if (STRIPED && !few) products[padded_index<S>(at(u))] = product[u];
+    for (u32 u = 0; u < RUN; ++u) product[u] = STRIPED || is_own(u) ? value[u] * factor[u] : S{};
+    if constexpr (STRIPED) {
+        // Only the last products of a chunk are not its own.
+        if (!is_own(RUN - 1)) {
+#pragma unroll
+            for (u32 u = 0; u < RUN; ++u)
+                if (!is_own(u)) product[u] = S{};
+        }
+        if (by_rows) {
+#pragma unroll
+            for (u32 u = 0; u < RUN; ++u) products[at(u)] = product[u];
+        } else if (!few) {
+#pragma unroll
+            for (u32 u = 0; u < RUN; ++u) products[padded_index<S>(at(u))] = product[u];
+        }
     }
 
     __syncthreads();
     if (few) {
         sum_by_block(product, skipped, count, few_ends, sums, at);
+    } else if (by_rows) {
+        sum_by_rows(products, end_marks, count, sums);
     } else {
         if constexpr (STRIPED) load_run_of(products, product);
         sum_runs(product, end_marks, sums);
