@@ -152,6 +152,7 @@ __device__ __forceinline__ void sum_by_block(const S (&product)[RUN], u32 begin,
 // Maximum number of row ends in a chunk for which groups of lanes sum the products in shared
 // memory, a row each, and maximum number of products of a lane.
 constexpr u32 ENDS_BY_ROWS = 31, STEPS_BY_ROWS = 24;
+static_assert((ENDS_BY_ROWS + 1) * 8 <= BLOCK);
 
 // Number of lanes for each segment of a chunk: all segments are summed at the same time.
 __device__ __forceinline__ u32 lanes_by_rows(u32 end_count) { return end_count < 8 ? 32 : end_count < 16 ? 16 : 8; }
@@ -249,7 +250,8 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
 // the columns of consecutive entries. Elements from `count` on are copies of the last one.
 template <bool IN_L2, u32 RUN, typename V>
 __device__ __forceinline__ void load_striped(const V *array, u64 base, u32 count, V (&run)[RUN]) {
-    // Without the barriers the compiler adds `base` to every index: 5 instructions for each load.
+    // Without the empty asm statements the compiler adds `base` to every index: 5 instructions for
+    // each load.
     const V *from = array + base;
     asm("" : "+l"(from));
     if (count > (RUN - 1) * BLOCK) {
@@ -365,6 +367,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
     } else {
         __syncthreads();
     }
+    // Marks the end of row i, or lists it.
     auto mark_end = [=](u32 i, u32 begin, u32 stop) {
         if (few) few_ends[i] = stop;
         else if (by_rows) end_marks[i] = u16(stop);

@@ -193,22 +193,6 @@ fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
     CsrMatrix::try_new(n, n, row_ptr, col_idx, values).unwrap()
 }
 
-/// Rows of contiguous columns: in each chunk of a GPU from 1 to 40 equal rows, then rows of very
-/// different lengths.
-fn contiguous<T: Scalar>() -> CsrMatrix<T> {
-    let equal = [1, 2, 3, 7, 8, 15, 16, 31, 32, 40].map(|rows| vec![1900 / rows; rows]).concat();
-    let lengths =
-        [equal, vec![900, 3, 0, 700, 5, 0, 0, 200, 90, 2000, 4, 6000, 0, 61, 62]].concat();
-    let row_ptr = std::iter::once(0).chain(lengths.iter().scan(0, |end, len| {
-        *end += len;
-        Some(*end)
-    }));
-    let columns = |(row, &len): (usize, &usize)| (0..len as u32).map(move |k| row as u32 + k);
-    let col_idx: Vec<u32> = lengths.iter().enumerate().flat_map(columns).collect();
-    let values = x_vector(col_idx.len());
-    CsrMatrix::try_new(lengths.len(), 6500, row_ptr.collect(), col_idx, values).unwrap()
-}
-
 /// Generated matrices of every kind, of 20,000 entries; under a slow tool some, of 2,000.
 pub(crate) fn small_gallery() -> impl Iterator<Item = gallery::Spec> {
     let (each, entries) = if few_cases() { (5, 2000) } else { (1, 20_000) };
@@ -270,7 +254,6 @@ pub(crate) fn awkward<T: Scalar>() -> Vec<(&'static str, CsrMatrix<T>)> {
         ),
         ("only one long row", scattered(300, 1000, |row| if row == 299 { 150_000 } else { 0 })),
         ("a stencil in tasks", stencil(40_000)),
-        ("contiguous columns, any number of row ends in a chunk", contiguous()),
     ];
     let borders: &[usize] = match few_cases() {
         true => &[7, 32, 33, 65],
@@ -328,6 +311,29 @@ proptest! {
     fn any_plan_on_any_matrix(plan in any_plan(), a in any_matrix()) {
         check_plan(&plan, &a, "a random matrix");
     }
+}
+
+/// Rows of contiguous columns: in each chunk of a GPU from 1 to 40 equal rows, then rows of very
+/// different lengths, and rows that are cut.
+fn contiguous<T: Scalar>() -> CsrMatrix<T> {
+    let equal = [1, 2, 3, 7, 8, 15, 16, 31, 32, 40].map(|rows| vec![1900 / rows; rows]).concat();
+    let unequal = vec![900, 3, 0, 700, 5, 0, 0, 200, 90, 2000, 4, 6000, 0, 61, 62];
+    let lengths = [equal, unequal, vec![300; 20], vec![140; 40]].concat();
+    let row_ptr = std::iter::once(0).chain(lengths.iter().scan(0, |end, len| {
+        *end += len;
+        Some(*end)
+    }));
+    let columns = |(row, &len): (usize, &usize)| (0..len as u32).map(move |k| row as u32 + k);
+    let col_idx: Vec<u32> = lengths.iter().enumerate().flat_map(columns).collect();
+    let values = x_vector(col_idx.len());
+    CsrMatrix::try_new(lengths.len(), 6500, row_ptr.collect(), col_idx, values).unwrap()
+}
+
+#[test]
+fn striped_chunks_with_any_number_of_row_ends_conform() {
+    let plan = "csr(balanced)".parse().unwrap();
+    check_plan(&plan, &contiguous::<f32>(), "contiguous columns");
+    check_plan(&plan, &contiguous::<f64>(), "contiguous columns");
 }
 
 #[test]

@@ -271,7 +271,10 @@ fn the_package_has_the_machine_code_of_these_sources() {
         [include_str!("../../models/nvidia-h200.ron"), include_str!("../../models/generic.ron")]
     {
         let kernels = format!("kernels: \"{}\"", compiler::KERNEL_HASH);
-        assert!(profile.contains(&kernels), "measure again, or set the version to the present one");
+        assert!(
+            profile.contains(&kernels),
+            "measure again, or name the kernels in models/README.md and here"
+        );
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/compiled");
     for module in compiler::modules().filter(|module| !compiler::RARE.contains(module)) {

@@ -1,5 +1,6 @@
 //! Artificial matrices with given statistics.
 
+use super::MatrixSize;
 use super::irregular::{ROUNDS, window};
 use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random, Shuffle};
@@ -23,6 +24,27 @@ pub(super) struct Statistics {
     similar: usize,
 }
 
+/// Row lengths: the sum of a normal part, with a deviation of at most half the mean, and of a tail
+/// that falls exponentially from the longest row.
+#[derive(Debug, Clone, Copy)]
+struct Lengths {
+    normal_mean: f64,
+    normal_deviation: f64,
+    tail_mean: f64,
+    decay: f64,
+    longest: f64,
+}
+
+impl Lengths {
+    /// Length of the row at `rank`, from 0, the longest row, to 1.
+    fn draw(self, rank: f64, random: &mut Random) -> usize {
+        // The decay is infinite without a tail.
+        let tail = if rank == 0.0 { 1.0 } else { (-self.decay * rank).exp() };
+        let normal = self.normal_mean + self.normal_deviation * random.normal();
+        (self.longest * tail + normal.max(0.0)).round().min(self.longest) as usize
+    }
+}
+
 impl Statistics {
     /// Creates statistics of the parameters of the registry, in their order.
     pub(super) fn new(parameters: &[usize]) -> Self {
@@ -31,9 +53,16 @@ impl Statistics {
         Self { rows, nnz, deviation, longest, band, adjacent, similar }
     }
 
-    /// Pattern with about these statistics. Row lengths are normal up to a deviation of half their
-    /// mean; a larger deviation is that of a tail which falls exponentially from the longest row.
-    pub(super) fn pattern(self, seed: u64) -> Result<GeneratedPattern, Error> {
+    /// Shape, with the expected number of entries: more than requested if the tail alone has more,
+    /// fewer if rows may not be long enough.
+    pub(super) fn shape(self) -> MatrixSize {
+        let lengths = self.lengths();
+        let mean = (lengths.normal_mean + lengths.tail_mean).min(lengths.longest);
+        MatrixSize { nrows: self.rows, ncols: self.rows, nnz: (self.rows as f64 * mean) as usize }
+    }
+
+    /// Distribution of the row lengths.
+    fn lengths(self) -> Lengths {
         let Self { rows, nnz, .. } = self;
         let mean = nnz as f64 / rows.max(1) as f64;
         let (deviation, longest) = (self.deviation as f64, self.longest.min(rows) as f64);
@@ -44,25 +73,26 @@ impl Statistics {
         let decay = longest.powi(2) / (2.0 * tail_variance);
         let tail_mean = if decay.is_finite() { longest / decay * -(-decay).exp_m1() } else { 0.0 };
         let normal_mean = (mean - tail_mean).max(0.0);
-        let shuffle = Shuffle::below(seed, rows);
-        let length = |row: usize, random: &mut Random| {
-            let rank = shuffle.of(row as u64) as f64;
-            let tail =
-                if rank == 0.0 { longest } else { longest * (-decay * rank / rows as f64).exp() };
-            let normal = normal_mean + normal_deviation.min(normal_mean) * random.normal();
-            (tail + normal.max(0.0)).round().min(longest) as usize
-        };
+        let normal_deviation = normal_deviation.min(normal_mean);
+        Lengths { normal_mean, normal_deviation, tail_mean, decay, longest }
+    }
+
+    /// Pattern with about these statistics.
+    pub(super) fn pattern(self, seed: u64) -> Result<GeneratedPattern, Error> {
+        let (rows, lengths, shuffle) = (self.rows, self.lengths(), Shuffle::below(seed, self.rows));
         let share = |percent: usize| percent as f64 / 100.0;
         let similar = |row| Random::new(seed, Purpose::Row, row).unit() < share(self.similar);
         let reach = (rows as f64 * share(self.band) / 2.0) as usize;
         GeneratedPattern::by_rows(rows, &|row, columns| {
-            let count = length(row, &mut Random::new(seed, Purpose::Structure, row));
+            let rank = shuffle.of(row as u64) as f64 / rows as f64;
+            let count = lengths.draw(rank, &mut Random::new(seed, Purpose::Structure, row));
             // Similar rows draw from the stream of the first of them.
             let first = (1..=row).rev().find(|&row| !similar(row)).unwrap_or(0);
             let mut random = Random::new(seed, Purpose::Group, first);
-            let near = window(first, reach, rows);
+            // The band of a long row is wider.
+            let near = window(first, reach.max(count), rows);
             if 2 * count > near.len() {
-                return random.distinct(0..rows, count, columns);
+                return random.distinct(near, count, columns);
             }
             let next = Cell::new(near.end);
             random.draw(count, ROUNDS, columns, |random| {

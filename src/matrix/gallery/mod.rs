@@ -7,7 +7,7 @@
 //! a given number of entries.
 //!
 //! The same specification gives the same matrix, to the bit, on any number of threads; on another
-//! platform `lognormal`, `webbase` and `random` may differ in a few row lengths if its mathematical
+//! platform `lognormal`, `webbase`, `artificial` and `random` may differ in a few row lengths if its mathematical
 //! functions round differently.
 
 mod artificial;

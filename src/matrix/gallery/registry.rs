@@ -303,8 +303,12 @@ pub(super) static ENTRIES: [Entry; 18] = [
             following("nnz", 959_000, "entries"),
             size("deviation", 4, "standard deviation of the row lengths, in entries"),
             size("longest", 353, "entries of the longest row"),
-            percentage("band", 30, "columns of the band around the diagonal, in percent of all"),
-            percentage("adjacent", 30, "entries that follow one of their row directly, in percent"),
+            percentage(
+                "band",
+                30,
+                "columns of the band around the diagonal, in percent; longer rows have a wider one",
+            ),
+            percentage("adjacent", 30, "contiguous entries, in percent"),
             Parameter {
                 max: 99,
                 ..size("similar", 60, "rows with the columns of the row above, in percent")
@@ -312,7 +316,7 @@ pub(super) static ENTRIES: [Entry; 18] = [
         ],
         scales: true,
         in_suite: false,
-        shape: |s, _| square(s[0], s[1]),
+        shape: |s, _| Statistics::new(s).shape(),
         pattern: |s, seed| Statistics::new(s).pattern(seed),
     },
     Entry {
