@@ -7,8 +7,8 @@
 //! a given number of entries.
 //!
 //! The same specification gives the same matrix, to the bit, on any number of threads; on another
-//! platform `lognormal`, `webbase`, `artificial` and `random` may differ in a few row lengths if its mathematical
-//! functions round differently.
+//! platform `lognormal`, `webbase`, `artificial` and `random` may differ in a few row lengths if
+//! its mathematical functions round differently.
 
 mod artificial;
 mod columns;
