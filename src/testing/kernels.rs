@@ -4,6 +4,7 @@
 use crate::Error;
 use crate::device::{GpuRuntime, compiler};
 use rayon::prelude::*;
+use ruzstd::decoding::StreamingDecoder;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -277,13 +278,25 @@ fn the_package_has_the_machine_code_of_these_sources() {
         );
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/compiled");
+    let mut archives: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for module in compiler::modules().filter(|module| !compiler::RARE.contains(module)) {
-        let (file, _) = compiler::file_and_hash(module);
-        for (major, minor) in PACKAGED {
-            let archive = folder.join(format!("sm_{major}{minor}/{file}.tar.zst"));
-            assert!(archive.is_file(), "{}: {stale}", archive.display());
-        }
+        let (file, hash) = compiler::file_and_hash(module);
+        archives.entry(file).or_default().push(format!("{module}-{hash}"));
     }
+    let cases: Vec<_> =
+        archives.iter().flat_map(|case| PACKAGED.map(|arch| (case, arch))).collect();
+    cases.into_par_iter().for_each(|((file, modules), (major, minor))| {
+        let path = folder.join(format!("sm_{major}{minor}/{file}.tar.zst"));
+        let archive = fs::read(&path).unwrap_or_else(|_| panic!("{}: {stale}", path.display()));
+        let mut archive = tar::Archive::new(StreamingDecoder::new(&archive[..]).unwrap());
+        let found: BTreeSet<Vec<u8>> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| entry.unwrap().path_bytes().into_owned())
+            .collect();
+        let expected = modules.iter().map(|module| module.clone().into_bytes()).collect();
+        assert!(found == expected, "{}: {stale}", path.display());
+    });
 }
 
 #[test]
