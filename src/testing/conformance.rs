@@ -165,32 +165,34 @@ pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>
     }
 }
 
+/// A matrix with the given columns in each row.
+fn of_rows<T: Scalar, R: Iterator<Item = usize>>(
+    ncols: usize,
+    rows: impl Iterator<Item = R>,
+) -> CsrMatrix<T> {
+    let mut row_ptr = vec![0];
+    let mut col_idx = Vec::new();
+    for row in rows {
+        col_idx.extend(row.map(|col| col as u32));
+        row_ptr.push(col_idx.len());
+    }
+    let values = x_vector(col_idx.len());
+    CsrMatrix::try_new(row_ptr.len() - 1, ncols, row_ptr, col_idx, values).unwrap()
+}
+
 /// A matrix whose row `i` has `len(i)` entries at scattered columns, unsorted and with repetitions.
 pub(crate) fn scattered<T: Scalar>(
     nrows: usize,
     ncols: usize,
     len: impl Fn(usize) -> usize,
 ) -> CsrMatrix<T> {
-    let mut row_ptr = vec![0];
-    let mut col_idx = Vec::new();
-    for row in 0..nrows {
-        col_idx.extend((0..len(row)).map(|k| ((row * 31 + k * 17 + k * k) % ncols) as u32));
-        row_ptr.push(col_idx.len());
-    }
-    let values = x_vector(col_idx.len());
-    CsrMatrix::try_new(nrows, ncols, row_ptr, col_idx, values).unwrap()
+    let row = |row| (0..len(row)).map(move |k| (row * 31 + k * 17 + k * k) % ncols);
+    of_rows(ncols, (0..nrows).map(row))
 }
 
 /// A matrix with the diagonal and its neighbours in every row.
 fn stencil<T: Scalar>(n: usize) -> CsrMatrix<T> {
-    let mut row_ptr = vec![0];
-    let mut col_idx = Vec::new();
-    for row in 0..n {
-        col_idx.extend((row.saturating_sub(1)..(row + 2).min(n)).map(|col| col as u32));
-        row_ptr.push(col_idx.len());
-    }
-    let values = x_vector(col_idx.len());
-    CsrMatrix::try_new(n, n, row_ptr, col_idx, values).unwrap()
+    of_rows(n, (0..n).map(|row| row.saturating_sub(1)..(row + 2).min(n)))
 }
 
 /// Generated matrices of every kind, of 20,000 entries; under a slow tool some, of 2,000.
@@ -319,14 +321,7 @@ fn contiguous<T: Scalar>() -> CsrMatrix<T> {
     let equal = [1, 2, 3, 7, 8, 15, 16, 31, 32, 40].map(|rows| vec![1900 / rows; rows]).concat();
     let unequal = vec![900, 3, 0, 700, 5, 0, 0, 200, 90, 2000, 4, 6000, 0, 61, 62];
     let lengths = [equal, unequal, vec![300; 20], vec![140; 40]].concat();
-    let row_ptr = std::iter::once(0).chain(lengths.iter().scan(0, |end, len| {
-        *end += len;
-        Some(*end)
-    }));
-    let columns = |(row, &len): (usize, &usize)| (0..len as u32).map(move |k| row as u32 + k);
-    let col_idx: Vec<u32> = lengths.iter().enumerate().flat_map(columns).collect();
-    let values = x_vector(col_idx.len());
-    CsrMatrix::try_new(lengths.len(), 6500, row_ptr.collect(), col_idx, values).unwrap()
+    of_rows(6500, lengths.into_iter().enumerate().map(|(row, len)| row..row + len))
 }
 
 #[test]

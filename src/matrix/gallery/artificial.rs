@@ -1,6 +1,5 @@
 //! Artificial matrices with given statistics.
 
-use super::MatrixSize;
 use super::irregular::{ROUNDS, window};
 use super::pattern::GeneratedPattern;
 use super::random::{Purpose, Random, Shuffle};
@@ -53,12 +52,11 @@ impl Statistics {
         Self { rows, nnz, deviation, longest, band, adjacent, similar }
     }
 
-    /// Shape, with the expected number of entries: more than requested if the tail alone has more,
-    /// fewer if rows may not be long enough.
-    pub(super) fn shape(self) -> MatrixSize {
+    /// Expected mean row length: more than requested if the tail alone has more, less if rows may
+    /// not be long enough.
+    pub(super) fn mean_length(self) -> f64 {
         let lengths = self.lengths();
-        let mean = (lengths.normal_mean + lengths.tail_mean).min(lengths.longest);
-        MatrixSize { nrows: self.rows, ncols: self.rows, nnz: (self.rows as f64 * mean) as usize }
+        (lengths.normal_mean + lengths.tail_mean).min(lengths.longest)
     }
 
     /// Distribution of the row lengths.

@@ -316,7 +316,7 @@ pub(super) static ENTRIES: [Entry; 18] = [
         ],
         scales: true,
         in_suite: false,
-        shape: |s, _| Statistics::new(s).shape(),
+        shape: |s, _| rows_of(s[0], Statistics::new(s).mean_length()),
         pattern: |s, seed| Statistics::new(s).pattern(seed),
     },
     Entry {
