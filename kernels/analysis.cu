@@ -347,6 +347,42 @@ KERNEL(column_spans)(const u64 *row_ptr, const u32 *cols, const u32 *rows, uint2
     if (threadIdx.x == 0) spans[blockIdx.x] = make_uint2(bounds[0], bounds[1]);
 }
 
+// Frequencies of columns (`Frequencies`). Runs of FREQUENCY_RUN entries are sampled at even
+// distances. A hash table has the columns of the even runs, plus one, how often they occur there,
+// and how often in the odd ones.
+
+// Adds the entries of the even runs, or with `second` those of the odd ones. A thread has an entry.
+KERNEL(add_columns)(const u32 *cols, u64 distance, u32 runs, u32 second, u32 slots, u32 *columns, u32 *times,
+                    u32 *entries) {
+    u64 run = thread_id() / FREQUENCY_RUN * 2 + second;
+    if (run >= runs) return;
+    u32 key = cols[run * distance + thread_id() % FREQUENCY_RUN] + 1;
+    u32 slot = u32(key * analysis::SPREAD >> 32) & (slots - 1);
+    for (;; slot = (slot + 1) & (slots - 1)) {
+        u32 found = *reinterpret_cast<volatile u32 *>(columns + slot);
+        if (found == 0 && second) return;
+        if (found == 0) found = atomicCAS(columns + slot, 0u, key);
+        if (found == 0 || found == key) break;
+    }
+    atomicAdd((second ? entries : times) + slot, 1);
+}
+
+// Sums over the columns by the number of times that they occur: columns, then entries.
+KERNEL(tally_columns)(u32 slots, const u32 *columns, const u32 *times, const u32 *entries, u32 *counts) {
+    __shared__ u32 found[2 * FREQUENCIES];
+    for (u32 i = threadIdx.x; i < 2 * FREQUENCIES; i += BLOCK) found[i] = 0;
+    __syncthreads();
+    for (u64 slot = thread_id(); slot < slots; slot += u64(gridDim.x) * BLOCK) {
+        if (columns[slot] == 0) continue;
+        u32 own = min(times[slot], FREQUENCIES - 1);
+        atomicAdd(found + own, 1);
+        if (entries[slot]) atomicAdd(found + FREQUENCIES + own, entries[slot]);
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < 2 * FREQUENCIES; i += BLOCK)
+        if (found[i]) atomicAdd(counts + i, found[i]);
+}
+
 // Distinct values of a matrix, as in `ValueSet`. Zero marks a free slot. `counts` are the number of
 // values other than zero, and 1 if zero is among the values.
 

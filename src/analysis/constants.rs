@@ -56,3 +56,10 @@ pub(crate) const TOUCH_DIGITS: usize = 256;
 
 /// Touches per thread, for sorting touches.
 pub(crate) const TOUCH_ROUNDS: usize = 16;
+
+/// Consecutive entries that are sampled together for the frequencies of columns: a line of the
+/// cache.
+pub(crate) const FREQUENCY_RUN: usize = 16;
+
+/// Numbers of times that a column may occur in a sample, from 0; the last one stands for more, too.
+pub(crate) const FREQUENCIES: usize = 1024;

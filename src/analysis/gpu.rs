@@ -253,8 +253,10 @@ impl Analysis {
         let inexact = format!("inexact_{}", T::KIND);
         let others = ["contiguity", "count_touches", "place_touches"];
         let samples = ["tally_touches", "gather_u32", "gather_u64", "column_spans"];
+        let frequencies = ["add_columns", "tally_columns"];
         let checks = ["check_columns", "check_offsets_u32", "check_offsets_u64"];
-        let own = others.into_iter().chain(samples).chain(checks).map(str::to_owned);
+        let own = others.into_iter().chain(samples).chain(frequencies).chain(checks);
+        let own = own.map(str::to_owned);
         let own = own.chain([inexact]).map(|name| (FILE.into(), name));
         let scan = (SCAN.into(), String::new());
         own.chain([Histogram::kernel(), Self::distinct_kernel::<T>(), scan]).collect()

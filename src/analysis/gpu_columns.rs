@@ -1,7 +1,8 @@
 //! Positions of the entries of a matrix in the memory of a GPU, and copies of samples of them.
 
+use super::frequency::{FrequencyCounts, Runs};
 use super::sample::Sample;
-use crate::device::kernels::analysis::{ColumnSpans, Gather};
+use crate::device::kernels::analysis::{AddColumns, ColumnSpans, Gather, TallyColumns};
 use crate::device::{BLOCK, Buffer, CsrSource, Gpu, Launch, Ptr, WorkingMemory};
 use crate::{Error, Scalar};
 use std::ops::Range;
@@ -11,6 +12,9 @@ pub(super) const SMALL: usize = 1 << 22;
 
 /// Kernel file of the analysis.
 pub(super) const FILE: &str = "analysis";
+
+/// Blocks that count the columns of a table.
+const TALLY_BLOCKS: u32 = 64;
 
 /// Threads per warp.
 pub(super) const WARP: u32 = 32;
@@ -123,5 +127,45 @@ impl<'a> GpuColumns<'a> {
             self.work.run(FILE, "column_spans", launch)?;
         }
         self.work.read_vec(spans, rows.len())
+    }
+
+    /// Frequencies of the columns in runs of entries.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(super) fn frequencies(&self, runs: Runs) -> Result<FrequencyCounts, Error> {
+        let Runs { count: runs, distance } = runs;
+        let [chosen, _] = Runs { count: runs, distance }.entries();
+        // Half of the slots of the table are free.
+        let slots = (2 * chosen).next_power_of_two();
+        let [columns, times, entries] = {
+            let table = self.work.cleared::<u32>(3 * slots)?;
+            [table, table.add(slots), table.add(2 * slots)]
+        };
+        let counts = self.work.cleared::<FrequencyCounts>(1)?;
+        let add = |second| AddColumns {
+            cols: self.col_idx(),
+            distance: distance as u64,
+            runs: runs as u32,
+            second,
+            slots: slots as u32,
+            columns,
+            times,
+            entries,
+        };
+        let launch = Launch::over(chosen, 1);
+        let tally =
+            TallyColumns { slots: slots as u32, columns, times, entries, counts: counts.cast() };
+        // SAFETY: every run has as many entries; the table has room for all columns of the first
+        // sample, and there is a number for each frequency.
+        unsafe {
+            self.work.run(FILE, "add_columns", launch.with(add(0)))?;
+            self.work.run(FILE, "add_columns", launch.with(add(1)))?;
+            self.work.run(FILE, "tally_columns", Launch::new(TALLY_BLOCKS, BLOCK).with(tally))?;
+        }
+        let mut found = FrequencyCounts::default();
+        self.work.read(counts, std::slice::from_mut(&mut found))?;
+        Ok(found)
     }
 }

@@ -1,7 +1,7 @@
 //! Gain of cache blocking: estimated from a sample of the panels, without packing.
 
 use super::panel::{Panel, PanelRows};
-use crate::analysis::{Analysis, RowStats, Sample, Sampler, Structure, ratio};
+use crate::analysis::{Analysis, Frequencies, RowStats, Sample, Sampler, Structure, ratio};
 use crate::{Error, parallel};
 
 /// Number of sampled panels.
@@ -69,14 +69,10 @@ impl Blocking {
         }
         let rows = PanelRows::sampled(a, DENSE_ROWS, (0..PANELS).map(|i| first_row(a.nrows(), i)))?;
         let [wide, narrow] = Self::COLUMNS.map(|columns| PanelSample::of(a, &rows, columns));
-        let (panels, entries, ncols) = ([wide?, narrow?], EntrySample::of(a)?, a.ncols());
-        let (panels, hot) = parallel::join(
-            || panels.each_ref().map(PanelSample::windows),
-            || entries.hot(ncols, Self::COLUMNS),
-        );
+        let (panels, frequencies) = ([wide?.windows(), narrow?.windows()], Frequencies::of(a)?);
         let estimate = |i: usize| {
-            let (cells, tiles, _) = panels[i];
-            TileEstimate { columns: Self::COLUMNS[i], cells, tiles, hot: hot[i] }
+            let ((cells, tiles, _), columns) = (panels[i], Self::COLUMNS[i]);
+            TileEstimate { columns, cells, tiles, hot: frequencies.share_in(columns, a.ncols()) }
         };
         let sorted = panels.iter().all(|panel| panel.2);
         Ok(Some(Self { sorted, estimates: [estimate(0), estimate(1)] }))
@@ -172,135 +168,11 @@ impl<'a> PanelSample<'a> {
     }
 }
 
-/// Two samples of the entries.
-struct EntrySample<'a>([Sample<'a, u32>; 2]);
-
-impl<'a> EntrySample<'a> {
-    fn of(a: Sampler<'a>) -> Result<Self, Error> {
-        /// Sampling distance in entries.
-        const SAMPLING: usize = 64;
-        /// Largest sample, in entries.
-        const MAX: usize = 1 << 19;
-        /// Consecutive entries sampled together: a line of the cache.
-        const SAMPLE: usize = 16;
-        let nnz = a.nnz();
-        let samples = ((nnz / SAMPLING).min(MAX) / SAMPLE).max(2);
-        let sample = |half: usize| {
-            let starts = (half..samples).step_by(2).map(|i| nnz / samples * i);
-            a.columns(starts.map(|at| at..(at + SAMPLE).min(nnz)).collect())
-        };
-        Ok(Self([sample(0)?, sample(1)?]))
-    }
-
-    /// Shares of the entries in the columns that have the most, for each number in `columns`. One
-    /// sample of the entries chooses the columns, another counts their entries: a single sample
-    /// would count chance hits as frequent columns.
-    fn hot(&self, ncols: usize, columns: [u32; 2]) -> [f64; 2] {
-        let sorted = |sample: &Sample<'_, u32>| {
-            let cols = (0..sample.len()).flat_map(|i| sample.get(i)).copied().collect();
-            sorted_columns(cols, ncols)
-        };
-        let Self([chosen, counted]) = self;
-        let (chosen, counted) = parallel::join(|| sorted(chosen), || sorted(counted));
-        let counts: Vec<(usize, u32)> =
-            chosen.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
-        columns.map(|columns| {
-            let known = counts.len().min(columns as usize);
-            let within = entries_in(most_frequent(&counts, known), &counted);
-            let share = ratio(within as f64, counted.len() as f64);
-            // Columns without an entry in the sample share the rest evenly.
-            let others =
-                ratio((columns as usize - known) as f64, ncols.saturating_sub(known) as f64);
-            share + (1.0 - share) * others.min(1.0)
-        })
-    }
-}
-
-/// The columns in ascending order: radix sort, a few times as fast as one by comparisons.
-fn sorted_columns(mut cols: Vec<u32>, ncols: usize) -> Vec<u32> {
-    /// Bits of a digit.
-    const BITS: u32 = 11;
-    let mut other = vec![0; cols.len()];
-    let bits = usize::BITS - ncols.leading_zeros();
-    for shift in (0..bits).step_by(BITS as usize) {
-        let digit = |col: u32| (col >> shift) as usize % (1 << BITS);
-        let mut places = [0usize; 1 << BITS];
-        cols.iter().for_each(|&col| places[digit(col)] += 1);
-        let mut before = 0;
-        for place in &mut places {
-            before += std::mem::replace(place, before);
-        }
-        for &col in &cols {
-            let place = &mut places[digit(col)];
-            other[*place] = col;
-            *place += 1;
-        }
-        std::mem::swap(&mut cols, &mut other);
-    }
-    cols
-}
-
-/// The `count` columns with the most entries, in order; of those with equally many the first ones.
-/// `counts` are numbers of entries with their column, in order.
-fn most_frequent(counts: &[(usize, u32)], count: usize) -> impl Iterator<Item = u32> {
-    let most = counts.iter().map(|count| count.0).max().unwrap_or(0);
-    let mut with = vec![0usize; most + 1];
-    counts.iter().for_each(|count| with[count.0] += 1);
-    // Columns with more than `least` entries are taken, and as many with `least` as are left.
-    let (mut least, mut left) = (most, count);
-    while least > 0 && with[least] < left {
-        left -= with[least];
-        least -= 1;
-    }
-    counts.iter().filter_map(move |&(entries, col)| {
-        let is_last = entries == least && left > 0;
-        left -= usize::from(is_last);
-        (is_last || entries > least).then_some(col)
-    })
-}
-
-/// Number of `entries` in `columns`, both in order.
-fn entries_in(columns: impl Iterator<Item = u32>, mut entries: &[u32]) -> usize {
-    let mut within = 0;
-    for col in columns {
-        let before = entries.iter().take_while(|&&entry| entry < col).count();
-        let own = entries[before..].iter().take_while(|&&entry| entry == col).count();
-        within += own;
-        entries = &entries[before + own..];
-    }
-    within
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::panel::tests::panels;
     use super::*;
     use crate::matrix::gallery;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn the_most_frequent_columns_by_their_definition(
-            cols in prop::collection::vec(prop_oneof![0u32..9, 0u32..5000], 0..400),
-            others in prop::collection::vec(prop_oneof![0u32..9, 0u32..5000], 0..400),
-            count in 0usize..60,
-        ) {
-            let sorted = |cols: &[u32]| sorted_columns(cols.to_vec(), 5000);
-            let (cols, others) = (sorted(&cols), sorted(&others));
-            prop_assert!(cols.is_sorted() && others.is_sorted());
-            let counts: Vec<(usize, u32)> =
-                cols.chunk_by(|a, b| a == b).map(|same| (same.len(), same[0])).collect();
-            let count = count.min(counts.len());
-            let mut by_count = counts.clone();
-            by_count.sort_unstable_by_key(|&(count, col)| (std::cmp::Reverse(count), col));
-            let mut expected: Vec<u32> = by_count[..count].iter().map(|found| found.1).collect();
-            expected.sort_unstable();
-            let found: Vec<u32> = most_frequent(&counts, count).collect();
-            prop_assert_eq!(&found, &expected);
-            let within = others.iter().filter(|col| expected.contains(col)).count();
-            prop_assert_eq!(entries_in(found.into_iter(), &others), within);
-        }
-    }
 
     #[test]
     fn only_missing_measurements_are_made() {

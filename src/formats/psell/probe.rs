@@ -28,15 +28,12 @@ const MIN_SAMPLES: usize = 2;
 /// devices.
 const WINDOW: usize = 512;
 
-/// Slices per parallel task: distributing fewer takes longer than sampling them.
-const SLICES_PER_TASK: usize = 16;
+/// Rows and entries that a parallel task measures: distributing fewer takes longer.
+const MEASURED_PER_TASK: usize = 1 << 12;
 
-/// Slices of each window that is sorted for the sample: sorting a window costs as much as sampling
-/// a few slices.
-const SLICES_PER_WINDOW: usize = 4;
-
-/// Rows of a window that are sampled.
-const SORTED: usize = SLICES_PER_WINDOW * LANES;
+/// Fewest and most slices of each window that is sorted for the sample: sorting a window costs as
+/// much as sampling a few slices.
+const SLICES_PER_WINDOW: (usize, usize) = (2, 4);
 
 /// Long rows have more than 4 times the mean and more than 64 entries (two per lane). On an H200
 /// the gallery's `webbase` took 542 µs with one row in a thousand as a long row, 110 µs with
@@ -93,7 +90,7 @@ impl SliceProbe {
         let (slices, entries) =
             (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(split));
         let estimated = |sample: Vec<SliceBatch>| SliceSizes::estimated(&sample, slices, entries);
-        let (short, windows) = (RowSample::of(a, LANES, LANES)?, RowSample::of(a, WINDOW, SORTED)?);
+        let (short, windows) = (RowSample::slices(a)?, RowSample::windows(a)?);
         let (natural, sorted) =
             (|| estimated(short.natural(split)), || estimated(windows.sorted(split)));
         let (natural, sorted) = if a.nnz() < PARALLEL_MIN {
@@ -167,11 +164,25 @@ struct RowSample<'a> {
     numbers: Vec<usize>,
     offsets: Sample<'a, usize>,
     columns: Sample<'a, u32>,
+    /// Rows of each sample that are measured.
+    measured: usize,
     /// Numbers of columns and of entries of the matrix.
     size: (usize, usize),
 }
 
 impl<'a> RowSample<'a> {
+    /// Samples slices.
+    fn slices(a: Sampler<'a>) -> Result<Self, Error> {
+        Self::of(a, LANES, LANES)
+    }
+
+    /// Samples windows, of which few slices are measured if their rows are long.
+    fn windows(a: Sampler<'a>) -> Result<Self, Error> {
+        let slice = a.nnz() / a.nrows().div_ceil(LANES).max(1);
+        let slices = SAMPLE.1 / (MIN_SAMPLES * slice).max(1);
+        Self::of(a, WINDOW, slices.clamp(SLICES_PER_WINDOW.0, SLICES_PER_WINDOW.1) * LANES)
+    }
+
     /// Samples `len` consecutive rows at a time, of which `measured` are measured, until the
     /// measured rows have enough entries.
     fn of(a: Sampler<'a>, len: usize, measured: usize) -> Result<Self, Error> {
@@ -201,7 +212,7 @@ impl<'a> RowSample<'a> {
         }
         let offsets = numbers.iter().map(|&number| rows(number).start..rows(number).end + 1);
         let (offsets, columns) = (a.offsets(offsets.collect())?, a.columns(entries)?);
-        Ok(Self { numbers, offsets, columns, size: (a.ncols(), nnz) })
+        Ok(Self { numbers, offsets, columns, measured, size: (a.ncols(), nnz) })
     }
 
     /// Calls `encode(number, rows)` for every sample, with its rows in natural order; rows with
@@ -209,11 +220,16 @@ impl<'a> RowSample<'a> {
     fn batches(
         &self,
         split: u32,
-        together_least: usize,
         encode: impl Fn(usize, SlicedRows<'_>) -> SliceBatch + Sync,
     ) -> Vec<SliceBatch> {
         let (ncols, nnz) = self.size;
-        parallel::map(self.numbers.len(), task_size(nnz, together_least), |i| {
+        let samples = self.numbers.len();
+        let rows: usize = (0..samples).map(|i| self.offsets.get(i).len() - 1).sum();
+        let entries: usize = (0..samples).map(|i| self.columns.get(i).len()).sum();
+        // Of each sample; of a window, a part is measured.
+        let measured = (rows + entries) * self.measured / rows.max(1);
+        let least = (MEASURED_PER_TASK / measured.max(1)).max(1);
+        parallel::map(samples, task_size(nnz, least), |i| {
             let (offsets, col_idx) = (self.offsets.get(i), self.columns.get(i));
             let row_ptr: Vec<usize> = offsets.iter().map(|at| at - offsets[0]).collect();
             let rows = SlicedRows { row_ptr: &row_ptr, col_idx, perm: None, ncols, split };
@@ -223,7 +239,7 @@ impl<'a> RowSample<'a> {
 
     /// Samples that are slices of rows in natural order.
     fn natural(&self, split: u32) -> Vec<SliceBatch> {
-        self.batches(split, SLICES_PER_TASK, |number, rows| {
+        self.batches(split, |number, rows| {
             let mut batch = SliceBatch::default();
             let first = number * LANES;
             // As in `SlicedRows::first_row`, by the numbers of the rows in the matrix.
@@ -235,15 +251,16 @@ impl<'a> RowSample<'a> {
 
     /// Encodes some slices of every sample, after sorting its rows as one window.
     fn sorted(&self, split: u32) -> Vec<SliceBatch> {
-        self.batches(split, SLICES_PER_TASK / SLICES_PER_WINDOW, |number, rows| {
+        let each = self.measured / LANES;
+        self.batches(split, |number, rows| {
             // A window is small; without memory for its order, the natural one is measured.
             let perm = Order::Windows(WINDOW).short_rows(rows.row_ptr, split).ok().flatten();
             let sorted = SlicedRows { perm: perm.as_deref(), ..rows };
             let (mut chooser, mut batch) = (Chooser::default(), SliceBatch::default());
             let slices = (rows.row_ptr.len() - 1).div_ceil(LANES);
-            let step = WINDOW / LANES / SLICES_PER_WINDOW;
+            let step = WINDOW / LANES / each;
             // The first slice differs between windows, so that lengths occur in their due share.
-            for s in (number % SLICES_PER_WINDOW..slices).step_by(step) {
+            for s in (number % step..slices).step_by(step) {
                 batch.push(&mut chooser, &sorted.columns(s), None);
             }
             batch

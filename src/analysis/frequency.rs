@@ -1,0 +1,196 @@
+//! Frequencies of columns, by two samples of the entries.
+
+use super::constants::{FREQUENCIES, FREQUENCY_RUN};
+use super::rows::ratio;
+use super::sampler::Sampler;
+use crate::{Error, parallel};
+
+/// Sampling distance in entries.
+const SAMPLING: usize = 64;
+
+/// Largest number of entries in both samples.
+const MAX: usize = 1 << 19;
+
+/// How often the columns of one sample of the entries occur in it, and how many entries of another
+/// sample they have. A single sample would count columns that it has by chance as frequent ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Frequencies {
+    pub(super) counts: FrequencyCounts,
+    /// Entries of the second sample.
+    pub(super) entries: u64,
+}
+
+/// Sums over the columns that occur as often in the first sample as the number of the element says;
+/// in the last element as often or more.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub(super) struct FrequencyCounts {
+    /// Number of columns.
+    pub(super) columns: [u32; FREQUENCIES],
+    /// Entries of the second sample in these columns.
+    pub(super) entries: [u32; FREQUENCIES],
+}
+
+/// Runs of [`FREQUENCY_RUN`] entries, a line of the cache each, at even distances. Those with even
+/// numbers are the first sample, the others the second one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Runs {
+    pub(super) count: usize,
+    pub(super) distance: usize,
+}
+
+impl Runs {
+    /// Runs of a matrix of `nnz` entries, at least two runs.
+    pub(super) fn of(nnz: usize) -> Self {
+        let count = ((nnz / SAMPLING).min(MAX) / FREQUENCY_RUN).max(2);
+        Self { count, distance: nnz / count }
+    }
+
+    /// Number of entries in the first sample, and in the second one.
+    pub(super) fn entries(self) -> [usize; 2] {
+        [self.count.div_ceil(2), self.count / 2].map(|runs| runs * FREQUENCY_RUN)
+    }
+}
+
+impl Frequencies {
+    /// Samples a matrix with at least twice [`FREQUENCY_RUN`] entries.
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(crate) fn of(a: Sampler<'_>) -> Result<Self, Error> {
+        let runs = Runs::of(a.nnz());
+        let counts = match a {
+            Sampler::Host(a) => FrequencyCounts::on_host(a.col_idx(), a.ncols(), runs),
+            Sampler::Gpu(a) => a.frequencies(runs)?,
+        };
+        Ok(Self { counts, entries: runs.entries()[1] as u64 })
+    }
+
+    /// Share of the entries in the `columns` columns with the most entries, of `ncols` columns. At
+    /// least twice as many columns as [`FREQUENCIES`] are asked for: the last element has fewer.
+    pub(crate) fn share_in(&self, columns: u32, ncols: usize) -> f64 {
+        let (mut left, mut within) = (u64::from(columns), 0.0);
+        for times in (1..FREQUENCIES).rev() {
+            let found = u64::from(self.counts.columns[times]);
+            let taken = found.min(left);
+            // Of equally frequent columns any may be taken.
+            within += f64::from(self.counts.entries[times]) * ratio(taken as f64, found as f64);
+            left -= taken;
+        }
+        let share = ratio(within, self.entries as f64);
+        // Columns without an entry in the sample share the rest evenly.
+        let known = (u64::from(columns) - left) as f64;
+        let others = ratio(left as f64, ncols as f64 - known);
+        share + (1.0 - share) * others.clamp(0.0, 1.0)
+    }
+}
+
+impl Default for FrequencyCounts {
+    fn default() -> Self {
+        Self { columns: [0; FREQUENCIES], entries: [0; FREQUENCIES] }
+    }
+}
+
+impl FrequencyCounts {
+    fn on_host(col_idx: &[u32], ncols: usize, runs: Runs) -> Self {
+        let sorted = |half: usize| {
+            let starts = (half..runs.count).step_by(2).map(|run| run * runs.distance);
+            let cols = starts.flat_map(|at| &col_idx[at..at + FREQUENCY_RUN]).copied().collect();
+            sorted_columns(cols, ncols)
+        };
+        let (first, second) = parallel::join(|| sorted(0), || sorted(1));
+        // The loops have no branches that depend on the columns: these would be predicted wrong.
+        let (mut cols, mut times) = (vec![0; first.len()], vec![0u32; first.len()]);
+        let (mut last, mut before) = (0, first[0]);
+        for &col in &first {
+            last += usize::from(col != before);
+            (cols[last], before) = (col, col);
+            times[last] += 1;
+        }
+        let mut entries = vec![0u32; last + 1];
+        let (mut i, mut k) = (0, 0);
+        while i <= last && k < second.len() {
+            let (col, other) = (cols[i], second[k]);
+            entries[i] += u32::from(col == other);
+            k += usize::from(other <= col);
+            i += usize::from(other > col);
+        }
+        let mut counts = Self::default();
+        for (times, entries) in times.iter().zip(entries) {
+            let times = (*times as usize).min(FREQUENCIES - 1);
+            counts.columns[times] += 1;
+            counts.entries[times] += entries;
+        }
+        counts
+    }
+}
+
+/// The columns in ascending order: radix sort, a few times as fast as one by comparisons.
+fn sorted_columns(mut cols: Vec<u32>, ncols: usize) -> Vec<u32> {
+    /// Bits of a digit.
+    const BITS: u32 = 11;
+    let mut other = vec![0; cols.len()];
+    let bits = usize::BITS - ncols.leading_zeros();
+    for shift in (0..bits).step_by(BITS as usize) {
+        let digit = |col: u32| (col >> shift) as usize % (1 << BITS);
+        let mut places = [0usize; 1 << BITS];
+        cols.iter().for_each(|&col| places[digit(col)] += 1);
+        let mut before = 0;
+        for place in &mut places {
+            before += std::mem::replace(place, before);
+        }
+        for &col in &cols {
+            let place = &mut places[digit(col)];
+            other[*place] = col;
+            *place += 1;
+        }
+        std::mem::swap(&mut cols, &mut other);
+    }
+    cols
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn counts_by_their_definition(
+            cols in prop::collection::vec(prop_oneof![0u32..9, 0u32..5000], 32..4000),
+        ) {
+            let runs = Runs::of(cols.len());
+            let sample = |half: usize| {
+                let mut found = BTreeMap::<u32, u32>::new();
+                for run in (half..runs.count).step_by(2) {
+                    let at = run * runs.distance;
+                    cols[at..at + FREQUENCY_RUN].iter().for_each(|&col| *found.entry(col).or_default() += 1);
+                }
+                found
+            };
+            let (first, second) = (sample(0), sample(1));
+            let mut expected = FrequencyCounts::default();
+            for (col, times) in first {
+                expected.columns[times as usize] += 1;
+                expected.entries[times as usize] += second.get(&col).copied().unwrap_or(0);
+            }
+            prop_assert_eq!(FrequencyCounts::on_host(&cols, 5000, runs), expected);
+        }
+    }
+
+    #[test]
+    fn shares_by_hand() {
+        let mut counts = FrequencyCounts::default();
+        (counts.columns[FREQUENCIES - 1], counts.entries[FREQUENCIES - 1]) = (1, 30);
+        (counts.columns[3], counts.entries[3]) = (2, 20);
+        (counts.columns[1], counts.entries[1]) = (10, 10);
+        let frequencies = Frequencies { counts, entries: 100 };
+        // All of the most frequent columns, and half of those with an entry each.
+        assert_eq!(frequencies.share_in(8, 1000), 0.55);
+        // Of 987 unknown columns a third.
+        assert!((frequencies.share_in(13 + 329, 1000) - (0.6 + 0.4 / 3.0)).abs() < 1e-12);
+        assert_eq!(frequencies.share_in(2000, 1000), 1.0);
+    }
+}
