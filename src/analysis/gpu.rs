@@ -212,13 +212,15 @@ fn field<N>(found: Ptr<KernelCounts>, offset: usize) -> Ptr<N> {
 
 impl Analysis {
     /// Measures a matrix in the memory of a GPU. As an analysis on the host, but without the row
-    /// lengths.
+    /// lengths. The values are there once `has_values` returns true; if it returns false they could
+    /// not be copied.
     ///
     /// # Errors
     ///
     /// Errors of the GPU.
     pub(crate) fn on_gpu<T: Scalar>(
         source: &CsrSource<T>,
+        has_values: &dyn Fn() -> bool,
         formats: &[Option<FormatProbe>],
     ) -> Result<Self, Error> {
         let sampling = Sampling::of(source.nnz(), Reuse::groups(source.ncols));
@@ -228,16 +230,24 @@ impl Analysis {
         let sort = TouchSort::new(a, sampling, field(found, offset_of!(KernelCounts, touches)))?;
         let listed = a.row_lengths(found)?;
         a.contiguity(found)?;
-        a.values(&source.values, found)?;
         let first = a.read(found)?;
         sort.tally(first.touches as usize, field(found, offset_of!(KernelCounts, distances)))?;
         let rows = RowStats::from_histogram(a.ncols, first.histogram(a, listed)?, first.changes);
         let mut probes = Probes::default();
         probes.measure(formats, Sampler::Gpu(a), &rows, None)?;
-        let distances = a.read(found)?.distances;
-        let reuse = Reuse::of_classes(&distances, &sampling);
+        if !has_values() {
+            return Err(Error::Gpu {
+                device: source.gpu.to_string(),
+                action: "analyse the values".to_owned(),
+                code: None,
+                message: "they were not copied".to_owned(),
+            });
+        }
+        a.values(&source.values, found)?;
+        let last = a.read(found)?;
+        let reuse = Reuse::of_classes(&last.distances, &sampling);
         let contiguity = first.contiguity(a.nnz());
-        let structure = Structure::new(contiguity, first.values::<T>(), reuse);
+        let structure = Structure::new(contiguity, last.values::<T>(), reuse);
         probes.measure(formats, Sampler::Gpu(a), &rows, Some(&structure))?;
         let slices = SortedSlices::of_sums(&first.slices);
         Ok(Self { rows, row_lengths: Vec::new(), slices, structure, probes })

@@ -7,7 +7,9 @@ use crate::matrix::{CsrMatrix, CsrView, MAX_DIMENSION};
 use crate::trace::span;
 use crate::{Error, Scalar};
 use once_cell::sync::OnceCell;
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::{panic, thread};
 
 /// A CSR matrix in GPU memory.
 #[derive(Debug)]
@@ -31,13 +33,62 @@ impl<T: Scalar> CsrSource<T> {
     ///
     /// Errors of allocation and copies.
     pub(crate) fn upload(a: CsrView<'_, T>, gpu: Gpu) -> Result<Self, Error> {
+        let own = Self::with_positions(a, gpu)?;
+        own.values.write(gpu.queue(), a.values())?;
+        Ok(own)
+    }
+
+    /// Copies a matrix to GPU memory, and calls `work` while many values are copied. Their copy is
+    /// done once the second argument of `work` returns true.
+    ///
+    /// # Errors
+    ///
+    /// As [`upload`](Self::upload).
+    pub(crate) fn upload_during<R>(
+        a: CsrView<'_, T>,
+        gpu: Gpu,
+        work: impl FnOnce(&Self, &dyn Fn() -> bool) -> R,
+    ) -> Result<(Self, R), Error> {
+        /// Bytes that take longer to copy than a queue and a thread to start.
+        const MANY: u64 = 1 << 22;
+        let own = Self::with_positions(a, gpu)?;
+        if own.values.bytes() < MANY {
+            own.values.write(gpu.queue(), a.values())?;
+            let found = work(&own, &|| true);
+            return Ok((own, found));
+        }
+        // Work on the default queue does not wait for these copies.
+        let queue = gpu.new_queue()?;
+        let copy = || own.values.write(&queue, a.values());
+        let found = thread::scope(|scope| {
+            let copied = match thread::Builder::new().spawn_scoped(scope, copy) {
+                Ok(copying) => (Some(copying), Ok(())),
+                Err(_) => (None, copy()),
+            };
+            let copied = RefCell::new(copied);
+            let is_copied = || {
+                let (copying, result) = &mut *copied.borrow_mut();
+                if let Some(copying) = copying.take() {
+                    *result = copying.join().unwrap_or_else(|cause| panic::resume_unwind(cause));
+                }
+                result.is_ok()
+            };
+            let found = work(&own, &is_copied);
+            is_copied();
+            copied.into_inner().1.map(|()| found)
+        })?;
+        Ok((own, found))
+    }
+
+    /// A matrix without values: there is memory for them.
+    fn with_positions(a: CsrView<'_, T>, gpu: Gpu) -> Result<Self, Error> {
         Ok(Self {
             gpu,
             nrows: a.nrows(),
             ncols: a.ncols(),
             row_ptr: gpu.upload(a.row_ptr())?,
             col_idx: Arc::new(gpu.upload(a.col_idx())?),
-            values: Arc::new(gpu.upload(a.values())?),
+            values: Arc::new(gpu.uninitialised(a.nnz())?),
             foreign: false,
             host: OnceCell::new(),
         })

@@ -391,13 +391,16 @@ pub(crate) fn analysis_kernels<T: Scalar>() -> Vec<(Module, String)> {
 }
 
 /// Analyses a matrix in the memory of a GPU, with the same result but without the list of row
-/// lengths.
+/// lengths. `has_values` returns true once the values are there, and false if they are missing.
 ///
 /// # Errors
 ///
 /// Errors of the GPU.
-pub(crate) fn analyze_on_gpu<T: Scalar>(a: &CsrSource<T>) -> Result<Analysis, Error> {
-    Analysis::on_gpu(a, PROBES)
+pub(crate) fn analyze_on_gpu<T: Scalar>(
+    a: &CsrSource<T>,
+    has_values: &dyn Fn() -> bool,
+) -> Result<Analysis, Error> {
+    Analysis::on_gpu(a, has_values, PROBES)
 }
 
 /// Kinds of device that have plans.

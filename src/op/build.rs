@@ -5,7 +5,7 @@ use super::spmm::SpmmPackings;
 use super::transpose::Transposition;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, PARALLEL_MIN};
-use crate::device::{CsrSource, Device};
+use crate::device::{CsrSource, Device, Gpu};
 use crate::formats::{self, PackSource, Scaler, Updater};
 use crate::matrix::{CsrCow, CsrView};
 use crate::trace::span;
@@ -14,12 +14,16 @@ use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
 use once_cell::sync::OnceCell;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::sync::Mutex;
 use tracing::field::display;
 
 /// Ratio of the available memory to the arrays of a matrix from which on the matrix is copied to
 /// the GPU before its plan is chosen.
 const COPY_SHARE: u64 = 4;
+
+/// A result, and the seconds that it took.
+type Timed<R> = (R, f64);
 
 /// A matrix to build an operator of.
 pub(super) enum BuildSource<'a, T: Scalar> {
@@ -75,7 +79,7 @@ impl SparseOpBuilder {
     fn analyzed_and_copied<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
-    ) -> ((Analysis, f64), Option<CsrSource<T>>) {
+    ) -> (Timed<Analysis>, Option<CsrSource<T>>) {
         let analyze = || timed(|| formats::analyze(a));
         let packs_on_device = match &self.tuning {
             Tuning::Fixed(plan) => plan.properties().packs_on_device,
@@ -87,27 +91,46 @@ impl SparseOpBuilder {
         let Device::Cuda(gpu) = self.device.clone().unwrap_or_else(Device::auto) else {
             return (analyze(), None);
         };
+        let bytes = PackSource::from(a).csr_bytes();
+        let has_room = || {
+            let free = gpu.free_memory().unwrap_or(0);
+            bytes as u64 <= free.min(self.memory_limit.unwrap_or(u64::MAX)) / COPY_SHARE
+        };
+        let upload = || span!(DEBUG, "upload", bytes = bytes, device = display(gpu));
+        if gpu.needs_no_compiler(&formats::analysis_kernels::<T>()) {
+            let copied = has_room().then(upload).and_then(|_span| Self::analyzed_there(a, gpu));
+            let (on_gpu, analyzed) = copied.unzip();
+            return (analyzed.flatten().unwrap_or_else(analyze), on_gpu);
+        }
         let copy = || {
-            let bytes = PackSource::from(a).csr_bytes();
-            let available = gpu.free_memory().ok()?.min(self.memory_limit.unwrap_or(u64::MAX));
-            if bytes as u64 > available / COPY_SHARE {
-                return None;
-            }
-            let _span = span!(DEBUG, "upload", bytes = bytes, device = display(gpu));
-            // An error comes again when the matrix is packed.
+            let _span = has_room().then(upload)?;
             CsrSource::upload(a, gpu).ok()
         };
-        if gpu.needs_no_compiler(&formats::analysis_kernels::<T>()) {
-            let on_gpu = copy();
-            let (analysis, seconds) =
-                timed(|| on_gpu.as_ref().and_then(|on_gpu| formats::analyze_on_gpu(on_gpu).ok()));
-            return (analysis.map_or_else(analyze, |analysis| (analysis, seconds)), on_gpu);
-        }
         std::thread::scope(|scope| {
             let copy = std::thread::Builder::new().spawn_scoped(scope, copy);
             let analyzed = analyze();
             (analyzed, copy.ok().and_then(|copy| copy.join().ok().flatten()))
         })
+    }
+
+    /// Copies a matrix to a GPU and analyses it there, as far as possible while its values are
+    /// copied. Returns the copy, and the analysis with its own time in seconds. `None` if the copy
+    /// fails: the error comes again when the matrix is packed.
+    fn analyzed_there<T: Scalar>(
+        a: CsrView<'_, T>,
+        gpu: Gpu,
+    ) -> Option<(CsrSource<T>, Option<Timed<Analysis>>)> {
+        let analyze = |there: &CsrSource<T>, has_values: &dyn Fn() -> bool| {
+            let waited = Cell::new(0.0);
+            let has_values = || {
+                let (has_values, seconds) = timed(has_values);
+                waited.set(seconds);
+                has_values
+            };
+            let (analysis, seconds) = timed(|| formats::analyze_on_gpu(there, &has_values));
+            Some((analysis.ok()?, seconds - waited.get()))
+        };
+        CsrSource::upload_during(a, gpu, analyze).ok()
     }
 
     pub(crate) fn build_analyzed_impl<T: Scalar>(

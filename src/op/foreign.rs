@@ -85,7 +85,7 @@ impl SparseOpBuilder {
         gpu.with_kernels(formats::analysis_kernels::<T>(), || {
             // SAFETY: `a` outlives all uses.
             let source = unsafe { CsrSource::around(a) }.ok()??;
-            let analysis = formats::analyze_on_gpu(&source).ok()?;
+            let analysis = formats::analyze_on_gpu(&source, &|| true).ok()?;
             Some((source, analysis))
         })
     }

@@ -24,8 +24,14 @@ fn the_gpu() -> Option<Gpu> {
 
 /// Compares the analyses of both sides.
 fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, name: &str) {
-    let there = CsrSource::upload(a.view(), gpu).unwrap();
-    let found = formats::analyze_on_gpu(&there).unwrap();
+    let analyze = |there: &CsrSource<T>, has_values: &dyn Fn() -> bool| {
+        formats::analyze_on_gpu(there, has_values)
+    };
+    let (there, found) = CsrSource::upload_during(a.view(), gpu, analyze).unwrap();
+    let found = found.unwrap();
+    assert!(
+        there.values.to_vec().unwrap().iter().zip(a.values()).all(|(a, b)| a.bits() == b.bits())
+    );
     let expected = Analysis { row_lengths: Vec::new(), ..formats::analyze(a.view()) };
     let context = format!("{name} in {}", T::KIND);
     assert_eq!(found.rows, expected.rows, "{context}");
@@ -149,7 +155,7 @@ fn a_gpu_analyses_large_matrices_faster_than_the_host() {
             let product =
                 csr_product(&DevicePlanTimer::new(a.view(), &device, CacheState::Warm).unwrap());
             let there = CsrSource::upload(a.view(), gpu).unwrap();
-            let analysis = least(&mut || drop(formats::analyze_on_gpu(&there).unwrap()));
+            let analysis = least(&mut || drop(formats::analyze_on_gpu(&there, &|| true).unwrap()));
             let host = least(&mut || drop(formats::analyze(a.view())));
             let (arrays, stream) = (Arrays::of(&device, &a), Stream::new(&device).unwrap());
             let mut plan = String::new();

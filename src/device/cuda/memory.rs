@@ -258,7 +258,7 @@ impl<T: Copy> Buffer<T> {
         let bytes: &[Byte] = unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), len) };
         // SAFETY: the lengths are equal, and the wait outlasts the copy.
         unsafe {
-            if !self.gpu.0.staging.copy_in(queue, to, bytes)? {
+            if !self.gpu.0.staging_in.copy_in(queue, to, bytes)? {
                 queue.copy_in(to, bytes)?;
             }
         }
@@ -285,7 +285,7 @@ impl<T: Copy> Buffer<T> {
         // set; `T` is plain data that was copied in or zeroed.
         unsafe {
             let to = std::slice::from_raw_parts_mut(data.as_mut_ptr().cast::<Byte>(), bytes);
-            if !self.gpu.0.staging.copy_out(queue, to, self.ptr().cast())? {
+            if !self.gpu.0.staging_out.copy_out(queue, to, self.ptr().cast())? {
                 queue.copy_out(to, self.ptr().cast())?;
                 queue.synchronize()?;
             }

@@ -79,7 +79,9 @@ struct Inner {
     /// Locks of the code that is being compiled and loaded.
     loading: Mutex<HashMap<CodeKey, Arc<Mutex<()>>>>,
     ceilings: ceilings::MeasuredCeilings,
-    staging: staging::StagingThreads,
+    /// Buffers of copies to the GPU, and of those from it, which may take place at the same time.
+    staging_in: staging::StagingThreads,
+    staging_out: staging::StagingThreads,
     gates: launch_gate::LaunchGates,
     peer_pool: peers::PeerPool,
     /// Working memory that is not used.
@@ -205,7 +207,8 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         modules: Mutex::default(),
         loading: Mutex::default(),
         ceilings: ceilings::MeasuredCeilings::default(),
-        staging: staging::StagingThreads::default(),
+        staging_in: staging::StagingThreads::default(),
+        staging_out: staging::StagingThreads::default(),
         gates: launch_gate::LaunchGates::default(),
         peer_pool: peers::PeerPool::default(),
         spare: Mutex::default(),

@@ -14,8 +14,9 @@ use std::thread;
 /// A byte of any element, which may be padding.
 pub(super) type Byte = MaybeUninit<u8>;
 
-/// Number of bytes of a buffer; two of them fit the second-level cache of a core.
-const BUFFER_BYTES: usize = 1 << 19;
+/// Number of bytes of a buffer. A call of the driver takes some 15 µs, whatever thread makes it:
+/// 16 cores copy 18 GB/s in parts of 256 KiB, 29 in parts of 512 KiB, 43 in parts of 1 MiB.
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// Largest number of threads that fill buffers.
 const THREADS: usize = 8;
