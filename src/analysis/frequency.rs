@@ -2,8 +2,7 @@
 
 use super::constants::{FREQUENCIES, FREQUENCY_RUN};
 use super::rows::ratio;
-use super::sampler::Sampler;
-use crate::{Error, parallel};
+use crate::parallel;
 
 /// Sampling distance in entries.
 const SAMPLING: usize = 64;
@@ -15,9 +14,9 @@ const MAX: usize = 1 << 19;
 /// sample they have. A single sample would count columns that it has by chance as frequent ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Frequencies {
-    pub(super) counts: FrequencyCounts,
+    counts: FrequencyCounts,
     /// Entries of the second sample.
-    pub(super) entries: u64,
+    entries: u64,
 }
 
 /// Sums over the columns that occur as often in the first sample as the number of the element says;
@@ -53,18 +52,9 @@ impl Runs {
 }
 
 impl Frequencies {
-    /// Samples a matrix with at least twice [`FREQUENCY_RUN`] entries.
-    ///
-    /// # Errors
-    ///
-    /// Errors of a GPU that has the matrix in its memory.
-    pub(crate) fn of(a: Sampler<'_>) -> Result<Self, Error> {
-        let runs = Runs::of(a.nnz());
-        let counts = match a {
-            Sampler::Host(a) => FrequencyCounts::on_host(a.col_idx(), a.ncols(), runs),
-            Sampler::Gpu(a) => a.frequencies(runs)?,
-        };
-        Ok(Self { counts, entries: runs.entries()[1] as u64 })
+    /// The sums of a sample.
+    pub(super) fn new(counts: FrequencyCounts, runs: Runs) -> Self {
+        Self { counts, entries: runs.entries()[1] as u64 }
     }
 
     /// Share of the entries in the `columns` columns with the most entries, of `ncols` columns. At
@@ -93,7 +83,8 @@ impl Default for FrequencyCounts {
 }
 
 impl FrequencyCounts {
-    fn on_host(col_idx: &[u32], ncols: usize, runs: Runs) -> Self {
+    /// Counts the columns of a matrix in host memory.
+    pub(super) fn on_host(col_idx: &[u32], ncols: usize, runs: Runs) -> Self {
         let sorted = |half: usize| {
             let starts = (half..runs.count).step_by(2).map(|run| run * runs.distance);
             let cols = starts.flat_map(|at| &col_idx[at..at + FREQUENCY_RUN]).copied().collect();
@@ -166,7 +157,8 @@ mod tests {
                 let mut found = BTreeMap::<u32, u32>::new();
                 for run in (half..runs.count).step_by(2) {
                     let at = run * runs.distance;
-                    cols[at..at + FREQUENCY_RUN].iter().for_each(|&col| *found.entry(col).or_default() += 1);
+                    let run = &cols[at..at + FREQUENCY_RUN];
+                    run.iter().for_each(|&col| *found.entry(col).or_default() += 1);
                 }
                 found
             };

@@ -28,7 +28,6 @@ pub(crate) use constants::SPREAD;
 use contiguity::Contiguity;
 pub use distinct::Distinct;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
-pub(crate) use frequency::Frequencies;
 pub(crate) use gpu_columns::GpuColumns;
 pub use histogram::{Bin, Histogram};
 pub use locality::Reuse;

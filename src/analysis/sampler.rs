@@ -1,5 +1,6 @@
 //! Samples of the positions of entries, of a matrix in host memory or in that of a GPU.
 
+use super::frequency::{Frequencies, FrequencyCounts, Runs};
 use super::gpu_columns::GpuColumns;
 use super::sample::Sample;
 use crate::Error;
@@ -78,5 +79,19 @@ impl<'a> Sampler<'a> {
         let ends = self.offsets(ends.collect())?;
         let range = |i: usize| ends.get(2 * i)[0]..ends.get(2 * i + 1)[0];
         Ok((0..ends.len() / 2).map(range).collect())
+    }
+
+    /// Frequencies of the columns of a matrix with at least two runs of entries.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(crate) fn frequencies(self) -> Result<Frequencies, Error> {
+        let runs = Runs::of(self.nnz());
+        let counts = match self {
+            Self::Host(a) => FrequencyCounts::on_host(a.col_idx(), a.ncols(), runs),
+            Self::Gpu(a) => a.frequencies(runs)?,
+        };
+        Ok(Frequencies::new(counts, runs))
     }
 }

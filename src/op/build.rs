@@ -23,7 +23,7 @@ use tracing::field::display;
 const COPY_SHARE: u64 = 4;
 
 /// A result, and the seconds that it took.
-type Timed<R> = (R, f64);
+type WithSeconds<R> = (R, f64);
 
 /// A matrix to build an operator of.
 pub(super) enum BuildSource<'a, T: Scalar> {
@@ -79,7 +79,7 @@ impl SparseOpBuilder {
     fn analyzed_and_copied<T: Scalar>(
         &self,
         a: CsrView<'_, T>,
-    ) -> (Timed<Analysis>, Option<CsrSource<T>>) {
+    ) -> (WithSeconds<Analysis>, Option<CsrSource<T>>) {
         let analyze = || timed(|| formats::analyze(a));
         let packs_on_device = match &self.tuning {
             Tuning::Fixed(plan) => plan.properties().packs_on_device,
@@ -119,7 +119,7 @@ impl SparseOpBuilder {
     fn analyzed_there<T: Scalar>(
         a: CsrView<'_, T>,
         gpu: Gpu,
-    ) -> Option<(CsrSource<T>, Option<Timed<Analysis>>)> {
+    ) -> Option<(CsrSource<T>, Option<WithSeconds<Analysis>>)> {
         let analyze = |there: &CsrSource<T>, has_values: &dyn Fn() -> bool| {
             let waited = Cell::new(0.0);
             let has_values = || {

@@ -1,7 +1,7 @@
 //! Gain of cache blocking: estimated from a sample of the panels, without packing.
 
 use super::panel::{Panel, PanelRows};
-use crate::analysis::{Analysis, Frequencies, RowStats, Sample, Sampler, Structure, ratio};
+use crate::analysis::{Analysis, RowStats, Sample, Sampler, Structure, ratio};
 use crate::{Error, parallel};
 
 /// Number of sampled panels.
@@ -69,7 +69,7 @@ impl Blocking {
         }
         let rows = PanelRows::sampled(a, DENSE_ROWS, (0..PANELS).map(|i| first_row(a.nrows(), i)))?;
         let [wide, narrow] = Self::COLUMNS.map(|columns| PanelSample::of(a, &rows, columns));
-        let (panels, frequencies) = ([wide?.windows(), narrow?.windows()], Frequencies::of(a)?);
+        let (panels, frequencies) = ([wide?.windows(), narrow?.windows()], a.frequencies()?);
         let estimate = |i: usize| {
             let ((cells, tiles, _), columns) = (panels[i], Self::COLUMNS[i]);
             TileEstimate { columns, cells, tiles, hot: frequencies.share_in(columns, a.ncols()) }
