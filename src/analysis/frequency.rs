@@ -145,7 +145,7 @@ fn sorted_columns(mut cols: Vec<u32>, ncols: usize) -> Vec<u32> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     proptest! {
         #[test]
@@ -170,6 +170,30 @@ mod tests {
             }
             prop_assert_eq!(FrequencyCounts::on_host(&cols, 5000, runs), expected);
         }
+    }
+
+    #[test]
+    fn very_frequent_columns_are_counted_together() {
+        // Every entry is in one of five columns, or in one of 40,000.
+        let column = |k: u32| match k.wrapping_mul(0x9e37_79b9) >> 20 {
+            hash @ 0..2048 => hash % 5,
+            hash => 5 + (k / 16 * 31 + hash) % 40_000,
+        };
+        let cols: Vec<u32> = (0..1 << 20).map(column).collect();
+        let counts = FrequencyCounts::on_host(&cols, 50_000, Runs::of(cols.len()));
+        assert_eq!(counts.columns[FREQUENCIES - 1], 0, "{:?}", counts.columns);
+        let cols: Vec<u32> = cols.iter().map(|&col| if col < 5 { 7 } else { col }).collect();
+        let runs = Runs::of(cols.len());
+        let counts = FrequencyCounts::on_host(&cols, 50_000, runs);
+        assert_eq!(counts.columns[FREQUENCIES - 1], 1);
+        let sample = |half: usize| {
+            let starts = (half..runs.count).step_by(2).map(|run| run * runs.distance);
+            starts.flat_map(|at| &cols[at..at + FREQUENCY_RUN])
+        };
+        let expected = sample(1).filter(|&&col| col == 7).count();
+        assert_eq!(counts.entries[FREQUENCIES - 1] as usize, expected);
+        let different: BTreeSet<_> = sample(0).collect();
+        assert_eq!(counts.columns.iter().sum::<u32>() as usize, different.len());
     }
 
     #[test]

@@ -35,6 +35,9 @@ const MEASURED_PER_TASK: usize = 1 << 12;
 /// much as sampling a few slices.
 const SLICES_PER_WINDOW: (usize, usize) = (2, 4);
 
+/// Number of windows of a matrix of which as many slices as possible are measured.
+const FEW_WINDOWS: usize = 3;
+
 /// Long rows have more than 4 times the mean and more than 64 entries (two per lane). On an H200
 /// the gallery's `webbase` took 542 µs with one row in a thousand as a long row, 110 µs with
 /// those beyond 64 entries (`f32`).
@@ -176,11 +179,14 @@ impl<'a> RowSample<'a> {
         Self::of(a, LANES, LANES)
     }
 
-    /// Samples windows, of which few slices are measured if their rows are long.
+    /// Samples windows, of which few slices are measured if their rows are long and there are
+    /// several windows: the slices of one are sorted.
     fn windows(a: Sampler<'a>) -> Result<Self, Error> {
         let slice = a.nnz() / a.nrows().div_ceil(LANES).max(1);
         let slices = SAMPLE.1 / (MIN_SAMPLES * slice).max(1);
-        Self::of(a, WINDOW, slices.clamp(SLICES_PER_WINDOW.0, SLICES_PER_WINDOW.1) * LANES)
+        let (least, most) = SLICES_PER_WINDOW;
+        let least = if a.nrows() > FEW_WINDOWS * WINDOW { least } else { most };
+        Self::of(a, WINDOW, slices.clamp(least, most) * LANES)
     }
 
     /// Samples `len` consecutive rows at a time, of which `measured` are measured, until the
