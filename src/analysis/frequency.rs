@@ -10,8 +10,9 @@ const SAMPLING: usize = 64;
 /// Largest number of entries in both samples.
 const MAX: usize = 1 << 19;
 
-/// How often the columns of one sample of the entries occur in it, and how many entries of another
-/// sample they have. A single sample would count columns that it has by chance as frequent ones.
+/// Occurrences of the columns of one sample of the entries in that sample, and entries of another
+/// sample in these columns. A single sample would count columns that it has by chance as frequent
+/// ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Frequencies {
     counts: FrequencyCounts,
@@ -19,8 +20,8 @@ pub(crate) struct Frequencies {
     entries: u64,
 }
 
-/// Sums over the columns that occur as often in the first sample as the number of the element says;
-/// in the last element as often or more.
+/// Sums over columns by their number of occurrences in the first sample, the number of the element;
+/// the last element has those with more, too.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub(super) struct FrequencyCounts {
@@ -147,22 +148,24 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
 
+    /// The columns of the first sample (0) or of the second one (1).
+    fn sample(cols: &[u32], runs: Runs, half: usize) -> impl Iterator<Item = u32> {
+        let starts = (half..runs.count).step_by(2).map(move |run| run * runs.distance);
+        starts.flat_map(|at| &cols[at..at + FREQUENCY_RUN]).copied()
+    }
+
     proptest! {
         #[test]
         fn counts_by_their_definition(
             cols in prop::collection::vec(prop_oneof![0u32..9, 0u32..5000], 32..4000),
         ) {
             let runs = Runs::of(cols.len());
-            let sample = |half: usize| {
+            let counted = |half: usize| {
                 let mut found = BTreeMap::<u32, u32>::new();
-                for run in (half..runs.count).step_by(2) {
-                    let at = run * runs.distance;
-                    let run = &cols[at..at + FREQUENCY_RUN];
-                    run.iter().for_each(|&col| *found.entry(col).or_default() += 1);
-                }
+                sample(&cols, runs, half).for_each(|col| *found.entry(col).or_default() += 1);
                 found
             };
-            let (first, second) = (sample(0), sample(1));
+            let (first, second) = (counted(0), counted(1));
             let mut expected = FrequencyCounts::default();
             for (col, times) in first {
                 expected.columns[times as usize] += 1;
@@ -186,13 +189,9 @@ mod tests {
         let runs = Runs::of(cols.len());
         let counts = FrequencyCounts::on_host(&cols, 50_000, runs);
         assert_eq!(counts.columns[FREQUENCIES - 1], 1);
-        let sample = |half: usize| {
-            let starts = (half..runs.count).step_by(2).map(|run| run * runs.distance);
-            starts.flat_map(|at| &cols[at..at + FREQUENCY_RUN])
-        };
-        let expected = sample(1).filter(|&&col| col == 7).count();
+        let expected = sample(&cols, runs, 1).filter(|&col| col == 7).count();
         assert_eq!(counts.entries[FREQUENCIES - 1] as usize, expected);
-        let different: BTreeSet<_> = sample(0).collect();
+        let different: BTreeSet<_> = sample(&cols, runs, 0).collect();
         assert_eq!(counts.columns.iter().sum::<u32>() as usize, different.len());
     }
 

@@ -24,10 +24,7 @@ fn the_gpu() -> Option<Gpu> {
 
 /// Compares the analyses of both sides.
 fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, name: &str) {
-    let analyze = |there: &CsrSource<T>, has_values: &dyn Fn() -> bool| {
-        formats::analyze_on_gpu(there, has_values)
-    };
-    let (there, found) = CsrSource::upload_during(a.view(), gpu, analyze).unwrap();
+    let (there, found) = CsrSource::upload_during(a.view(), gpu, formats::analyze_on_gpu).unwrap();
     let found = found.unwrap();
     assert!(
         there.values.to_vec().unwrap().iter().zip(a.values()).all(|(a, b)| a.bits() == b.bits())

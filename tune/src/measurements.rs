@@ -453,15 +453,26 @@ mod tests {
 
     #[test]
     fn records_of_the_built_in_profiles_are_read_whole() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/records");
-        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-        // The other file lists matrices.
-        let files: Vec<_> = files.filter(|file| file.extension() == Some("zst".as_ref())).collect();
-        assert!(files.len() >= 7, "{files:?}");
-        for file in files {
-            let records = read(&file).unwrap();
-            assert_eq!(records.incomplete, Vec::<String>::new(), "{}", file.display());
-            assert!(records.measured.len() >= 140, "{}", file.display());
+        /// Matrices and precisions of each file.
+        const MEASURED: [(&str, usize); 7] = [
+            ("cpu-avx2.zst", 1492),
+            ("cpu-random.zst", 160),
+            ("cpu-real.zst", 190),
+            ("cpu.zst", 1494),
+            ("nvidia-h200-artificial.zst", 142),
+            ("nvidia-h200-real.zst", 180),
+            ("nvidia-h200.zst", 2490),
+        ];
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/records");
+        for (name, measured) in MEASURED {
+            let records = read(&folder.join(name)).unwrap();
+            assert_eq!(records.incomplete, Vec::<String>::new(), "{name}");
+            assert_eq!(records.measured.len(), measured, "{name}");
         }
+        let name = |file: std::io::Result<std::fs::DirEntry>| file.unwrap().file_name();
+        let mut found: Vec<_> = std::fs::read_dir(folder).unwrap().map(name).collect();
+        found.sort();
+        let lists = ["artificial.txt"];
+        assert_eq!(found, [&lists[..], &MEASURED.map(|(name, _)| name)].concat());
     }
 }
