@@ -357,7 +357,7 @@ KERNEL(add_columns)(const u32 *cols, u64 distance, u32 runs, u32 second, u32 slo
     u64 run = thread_id() / FREQUENCY_RUN * 2 + second;
     if (run >= runs) return;
     u32 key = cols[run * distance + thread_id() % FREQUENCY_RUN] + 1;
-    u32 slot = u32(key * analysis::SPREAD >> 32) & (slots - 1);
+    u32 slot = __umulhi(u32(key * analysis::SPREAD >> 32), slots);
     for (;; slot = (slot + 1) & (slots - 1)) {
         u32 found = *reinterpret_cast<volatile u32 *>(columns + slot);
         if (found == 0 && second) return;

@@ -203,6 +203,20 @@ fn failures_in_packing(faults: &Faults) {
             });
         }
     }
+    let a = &matrix_of_many_values();
+    for (name, failures) in [("csr(scalar)", None), ("check", Some(IN_CHECK))] {
+        let (builder, many) = (new(name), format!("{name} of many values"));
+        failures_in(faults, (&many, failures), a, |op, done| {
+            use_briefly(a, op.insert(builder.build(a)?), done)
+        });
+    }
+}
+
+/// A matrix with values of more than 4 MiB, which a thread copies while the GPU analyses the rest.
+fn matrix_of_many_values() -> CsrMatrix<f64> {
+    let a: CsrMatrix<f64> = "stencil27,n=30".parse::<gallery::Spec>().unwrap().generate().unwrap();
+    assert!(size_of_val(a.values()) > 1 << 22);
+    a
 }
 
 /// Builds the library for a driver that computes nothing; the folder of the library, and its path.

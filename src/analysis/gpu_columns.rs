@@ -135,8 +135,7 @@ impl<'a> GpuColumns<'a> {
     ///
     /// Errors of the GPU.
     pub(super) fn frequencies(&self, runs: Runs) -> Result<FrequencyCounts, Error> {
-        let Runs { count: runs, distance } = runs;
-        let [chosen, _] = Runs { count: runs, distance }.entries();
+        let [chosen, _] = runs.entries();
         // Half of the slots of the table are free.
         let slots = (2 * chosen).next_power_of_two();
         let [columns, times, entries] = {
@@ -146,8 +145,8 @@ impl<'a> GpuColumns<'a> {
         let counts = self.work.cleared::<FrequencyCounts>(1)?;
         let add = |second| AddColumns {
             cols: self.col_idx(),
-            distance: distance as u64,
-            runs: runs as u32,
+            distance: runs.distance as u64,
+            runs: runs.count as u32,
             second,
             slots: slots as u32,
             columns,

@@ -2,7 +2,7 @@
 
 use super::constants::CHECKED;
 use super::kernels::analysis::{CheckColumns, CheckOffsets};
-use super::{Buffer, Device, ForeignCsr, Gpu, Launch, Ptr, WorkingMemory};
+use super::{Buffer, Device, ForeignCsr, Gpu, Launch, Ptr, Queue, WorkingMemory};
 use crate::matrix::{CsrMatrix, CsrView, MAX_DIMENSION};
 use crate::trace::span;
 use crate::{Error, Scalar};
@@ -52,18 +52,14 @@ impl<T: Scalar> CsrSource<T> {
         /// Bytes that take longer to copy than a queue and a thread to start.
         const MANY: u64 = 1 << 22;
         let own = Self::with_positions(a, gpu)?;
-        if own.values.bytes() < MANY {
-            own.values.write(gpu.queue(), a.values())?;
-            let found = work(&own, &|| true);
-            return Ok((own, found));
-        }
-        // Work on the default queue does not wait for these copies.
-        let queue = gpu.new_queue()?;
-        let copy = || own.values.write(&queue, a.values());
+        // Work on the default queue does not wait for copies on another one.
+        let queue = (own.values.bytes() >= MANY).then(|| gpu.new_queue()).transpose()?;
+        let copy = || own.values.write(queue.as_ref().unwrap_or(gpu.queue()), a.values());
         let found = thread::scope(|scope| {
-            let copied = match thread::Builder::new().spawn_scoped(scope, copy) {
-                Ok(copying) => (Some(copying), Ok(())),
-                Err(_) => (None, copy()),
+            let start = |_: &Queue| thread::Builder::new().spawn_scoped(scope, copy).ok();
+            let copied = match queue.as_ref().and_then(start) {
+                Some(copying) => (Some(copying), Ok(())),
+                None => (None, copy()),
             };
             let copied = RefCell::new(copied);
             let is_copied = || {
