@@ -386,10 +386,12 @@ KERNEL(tally_columns)(u32 slots, const u32 *columns, const u32 *times, const u32
 // Distinct values of a matrix, as in `ValueSet`. Zero marks a free slot. `counts` are the number of
 // values other than zero, and 1 if zero is among the values.
 
-// Adds a key to a table. Returns false if the table is full.
+// Adds a key to a table. Returns false if there are too many values: the search for a free slot is
+// then long.
 __device__ __forceinline__ bool add_value(u64 *slots, u32 *count, u64 bits) {
     u32 slot = value_slot(bits);
     for (u32 tries = 0; tries < VALUE_SLOTS; ++tries, slot = (slot + 1) % VALUE_SLOTS) {
+        if (tries % 8 == 7 && *reinterpret_cast<volatile u32 *>(count) > DICTIONARY) return false;
         u64 found = *reinterpret_cast<volatile u64 *>(slots + slot);
         if (found == 0) found = atomicCAS(slots + slot, 0ull, bits);
         if (found == 0) atomicAdd(count, 1);
