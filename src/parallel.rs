@@ -186,6 +186,23 @@ pub(crate) fn join<A: Send, B: Send>(
     a.zip(b).expect("both have run")
 }
 
+/// Computes both: `one` on a thread of the pool, `own` on this thread.
+pub(crate) fn beside<A: Send, B>(
+    one: impl FnOnce() -> A + Send,
+    own: impl FnOnce() -> B,
+) -> (A, B) {
+    fn run(one: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {
+        rayon::in_place_scope(|scope| {
+            scope.spawn(|_| one());
+            own();
+        });
+    }
+    let (mut one, mut own) = (Some(one), Some(own));
+    let (mut a, mut b) = (None, None);
+    run(&mut || a = one.take().map(|one| one()), &mut || b = own.take().map(|own| own()));
+    a.zip(b).expect("both have run")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

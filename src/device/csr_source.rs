@@ -20,8 +20,6 @@ pub(crate) struct CsrSource<T: Scalar> {
     pub(crate) row_ptr: Buffer<usize>,
     pub(crate) col_idx: Arc<Buffer<u32>>,
     pub(crate) values: Arc<Buffer<T>>,
-    /// True if the arrays are another library's.
-    foreign: bool,
     /// Copy in host memory, made when it is first needed.
     host: OnceCell<CsrMatrix<T>>,
 }
@@ -85,7 +83,6 @@ impl<T: Scalar> CsrSource<T> {
             row_ptr: gpu.upload(a.row_ptr())?,
             col_idx: Arc::new(gpu.upload(a.col_idx())?),
             values: Arc::new(gpu.uninitialised(a.nnz())?),
-            foreign: false,
             host: OnceCell::new(),
         })
     }
@@ -150,7 +147,7 @@ impl<T: Scalar> CsrSource<T> {
         let mut found = [0];
         work.read(wrong, &mut found)?;
         let (col_idx, values, host) = (Arc::new(col_idx), Arc::new(values), OnceCell::new());
-        let own = Self { gpu: *gpu, nrows, ncols, row_ptr, col_idx, values, foreign: true, host };
+        let own = Self { gpu: *gpu, nrows, ncols, row_ptr, col_idx, values, host };
         Ok((found == [0]).then_some(own))
     }
 
@@ -186,19 +183,6 @@ impl<T: Scalar> CsrSource<T> {
     pub(crate) fn into_host(self) -> Result<CsrMatrix<T>, Error> {
         self.on_host()?;
         Ok(self.host.into_inner().expect("copied above"))
-    }
-
-    /// An array of this matrix, in memory that a packed matrix may keep: shared, or copied from
-    /// another library's.
-    ///
-    /// # Errors
-    ///
-    /// Errors of allocation and copies.
-    pub(crate) fn kept<E: Copy>(&self, array: &Arc<Buffer<E>>) -> Result<Arc<Buffer<E>>, Error> {
-        match self.foreign {
-            true => Ok(Arc::new(self.gpu.copied(array)?)),
-            false => Ok(array.clone()),
-        }
     }
 }
 

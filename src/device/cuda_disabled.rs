@@ -129,10 +129,6 @@ impl NoGpu {
         match *self {}
     }
 
-    pub(crate) fn copied<T: Copy>(&self, _: &Buffer<T>) -> Result<Buffer<T>, Error> {
-        match *self {}
-    }
-
     pub(crate) unsafe fn foreign<T: Copy>(
         &self,
         _: &'static str,
@@ -292,6 +288,10 @@ impl<T: Copy> NoBuffer<T> {
 
     pub(crate) fn shared(&self) -> Result<[u64; SHARED_WORDS], Error> {
         match self.never {}
+    }
+
+    pub(crate) fn copy_borrowed(buffer: &mut Arc<Self>) -> Result<(), Error> {
+        match buffer.never {}
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -2,8 +2,8 @@
 
 use super::constants::{BLOCK, SCANNED};
 use super::kernels::scan::{Blocks, Sums};
-use super::{Buffer, Gpu, Launch, Ptr, Queue};
-use crate::Error;
+use super::{Buffer, Device, DeviceVec, Gpu, Launch, Ptr, Queue};
+use crate::{Error, Scalar};
 use std::cell::RefCell;
 
 /// Kernel file of the prefix sums.
@@ -44,7 +44,7 @@ impl WorkingMemory {
     /// Returns uninitialised memory for `len` elements, valid until `self` is dropped.
     pub(crate) fn take<N: Copy>(&self, len: usize) -> Result<Ptr<N>, Error> {
         let mut memory = self.memory.borrow_mut();
-        let bytes = (len * size_of::<N>()).next_multiple_of(ALIGNMENT);
+        let bytes = Self::bytes::<N>(len);
         if memory.buffers.last().is_none_or(|buffer| buffer.len() - memory.taken < bytes) {
             memory.buffers.push(self.gpu.uninitialised(bytes)?);
             memory.taken = 0;
@@ -53,6 +53,23 @@ impl WorkingMemory {
         let ptr = Ptr::from_address(start + memory.taken as u64);
         memory.taken += bytes;
         Ok(ptr)
+    }
+
+    /// Number of bytes that [`take`](Self::take) takes for `len` elements.
+    pub(crate) fn bytes<N>(len: usize) -> usize {
+        (len * size_of::<N>()).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Returns a vector of `len` elements in memory that is valid until `self` is dropped, and
+    /// enqueues its zeroing.
+    pub(crate) fn zeroed_vector<T: Scalar>(
+        &self,
+        device: &Device,
+        len: usize,
+    ) -> Result<DeviceVec<T>, Error> {
+        let address = self.cleared::<T>(len)?.address();
+        // SAFETY: `len` elements, of which callers use none after `self` is dropped.
+        unsafe { DeviceVec::from_known(device, address, len) }
     }
 
     /// Returns memory for `len` elements and enqueues its zeroing.

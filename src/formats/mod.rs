@@ -334,6 +334,15 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Ok(false)
     }
 
+    /// Copies the arrays that it shares with another library.
+    ///
+    /// # Errors
+    ///
+    /// As [`HostMatrix::upload`].
+    fn copy_borrowed(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Converts the matrix back to CSR, with the entries in their original order.
     ///
     /// # Errors

@@ -64,6 +64,19 @@ impl<T: Scalar> ResidentMatrix<T> {
         }
     }
 
+    /// Copies the arrays of a matrix that was packed on a GPU which it shares with another library.
+    /// No graph uses it yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`on`](Self::on).
+    pub(crate) fn copy_borrowed(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Host(_) => Ok(()),
+            Self::Gpu(_, matrix) => Arc::get_mut(matrix).expect("no graph uses it").copy_borrowed(),
+        }
+    }
+
     /// `y = A x`, executed directly on the CPU and enqueued on a GPU.
     ///
     /// `x` has `ncols` elements and `y` has `nrows`, checked by the caller.

@@ -137,7 +137,7 @@ impl SparseOpBuilder {
             Some(ready) => (ready, decision.timing_run().map_or(0.0, |run| run.seconds)),
             None => (Ready::pack(&decision.plan, source, device)?, 0.0),
         };
-        Ok(Prepared::new(decision, ready, select, timing))
+        Ok(Prepared::new(decision, ready.without_borrowed()?, select, timing))
     }
 
     /// Decides for a device by prediction, or on the given plan.

@@ -2,7 +2,7 @@
 
 use super::caches::{CacheState, Caches};
 use super::stopwatch::timed;
-use crate::device::{CsrSource, Device, DeviceVec, Gpu, Stream};
+use crate::device::{CsrSource, Device, DeviceVec, Gpu, Stream, WorkingMemory};
 use crate::formats::{PackSource, Plan, ResidentMatrix};
 use crate::matrix::CsrView;
 use crate::memory::filled;
@@ -84,6 +84,17 @@ impl<T: Scalar> Ready<ResidentMatrix<T>> {
             }
         });
         Ok(Self { matrix: matrix?, pack, upload })
+    }
+
+    /// The matrix, with copies of arrays that it shares with another library.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the device.
+    pub(crate) fn without_borrowed(mut self) -> Result<Self, Error> {
+        let (copied, seconds) = timed(|| self.matrix.copy_borrowed());
+        copied?;
+        Ok(Self { pack: self.pack + seconds, ..self })
     }
 
     /// Packs a matrix on a GPU that packs it itself, from its copy there. `None` if the host has to
@@ -182,6 +193,8 @@ pub(crate) struct DevicePlanTimer<'a, T: Scalar> {
     caches: Caches,
     x: DeviceVec<T>,
     y: RefCell<DeviceVec<T>>,
+    /// Memory of `x` and `y` on a GPU.
+    _memory: Option<WorkingMemory>,
 }
 
 impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
@@ -196,10 +209,20 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
         cache: CacheState,
     ) -> Result<Self, Error> {
         let source: PackSource<'_, T> = source.into();
-        let x = match device {
-            // A page that was never written is the same for all addresses, and always cached.
-            Device::Cpu => DeviceVec::from_slice(device, &filled(source.ncols(), T::ONE)?)?,
-            Device::Cuda(_) => DeviceVec::zeros(device, source.ncols())?,
+        let (x, y, memory) = match device {
+            Device::Cpu => {
+                // A page that was never written is the same for all addresses, and always cached.
+                let x = DeviceVec::from_slice(device, &filled(source.ncols(), T::ONE)?)?;
+                (x, DeviceVec::zeros(device, source.nrows())?, None)
+            }
+            Device::Cuda(gpu) => {
+                let lengths = [source.ncols(), source.nrows()];
+                let bytes = |len: usize| WorkingMemory::bytes::<T>(len);
+                let memory = WorkingMemory::new(*gpu, lengths.map(bytes).iter().sum())?;
+                let [x, y] = lengths.map(|len| memory.zeroed_vector(device, len));
+                gpu.queue().synchronize()?;
+                (x?, y?, Some(memory))
+            }
         };
         Ok(Self {
             source,
@@ -207,7 +230,8 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
             device,
             caches: Caches::new(&Stream::new(device)?, cache)?,
             x,
-            y: RefCell::new(DeviceVec::zeros(device, source.nrows())?),
+            y: RefCell::new(y),
+            _memory: memory,
         })
     }
 
@@ -227,6 +251,14 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
 
     fn product(&self, matrix: &ResidentMatrix<T>) -> Result<(), Error> {
         matrix.enqueue(self.caches.stream(), &self.x, &mut self.y.borrow_mut())
+    }
+}
+
+impl<T: Scalar> Drop for DevicePlanTimer<'_, T> {
+    fn drop(&mut self) {
+        // After an error there may be work on the vectors, whose memory is used for other work. An
+        // error of the wait is that of the device.
+        let _ = self.caches.stream().synchronize();
     }
 }
 

@@ -27,6 +27,9 @@ pub struct Prediction {
     /// Nanoseconds of packing and of the copy to the device. Profiles of GPUs are fitted to the
     /// time of both.
     pub prepare: f64,
+    /// Nanoseconds that no product is faster than, because the memory of a GPU does not deliver its
+    /// bytes sooner; 0 if not known.
+    pub(crate) least: f64,
 }
 
 impl Prediction {
@@ -47,6 +50,7 @@ impl Prediction {
             spread: None,
             outside: None,
             prepare,
+            least: 0.0,
         }
     }
 
@@ -75,7 +79,7 @@ impl Prediction {
     pub(super) fn at_least(self, least: f64) -> Self {
         let sum = self.sum();
         let needed = if sum > 0.0 { least / sum } else { 1.0 };
-        Self { correction: self.correction.max(needed), ..self }
+        Self { correction: self.correction.max(needed), least, ..self }
     }
 
     /// Nanoseconds of one product without the correction.

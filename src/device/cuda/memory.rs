@@ -73,9 +73,7 @@ impl Gpu {
         allocate: impl Fn(&mut u64, usize) -> Result<(), DriverError>,
     ) -> Result<Buffer<T>, Error> {
         match self.allocated(len, &allocate) {
-            Err(Error::GpuMemory { .. }) if self.spare().take().is_some() => {
-                self.allocated(len, &allocate)
-            }
+            Err(Error::GpuMemory { .. }) if self.free_spare() => self.allocated(len, &allocate),
             allocated => allocated,
         }
     }
@@ -83,22 +81,42 @@ impl Gpu {
     /// Working memory of at least `bytes` bytes for work on the default queue: kept from earlier
     /// work ([`keep_working_memory`](Self::keep_working_memory)), or allocated.
     pub(crate) fn working_memory(&self, bytes: usize) -> Result<Buffer<u8>, Error> {
-        let spare = self.spare().take_if(|spare| spare.len() >= bytes);
-        spare.map_or_else(|| self.uninitialised(bytes), Ok)
+        let mut spare = self.spare();
+        let smallest = spare.iter().position(|memory| memory.len() >= bytes);
+        let found = smallest.map(|at| spare.remove(at));
+        drop(spare);
+        found.map_or_else(|| self.uninitialised(bytes), Ok)
     }
 
-    /// Keeps working memory for later work on the default queue: the largest so far of at most a
-    /// thousandth of the memory. An allocation takes some 100 µs, and its end another 50.
+    /// Keeps working memory for later work on the default queue, for which nothing else is
+    /// enqueued: the largest ones so far, which together have at most a thousandth of the memory.
+    /// An allocation takes some 100 µs, and its end another 50.
     pub(crate) fn keep_working_memory(&self, memory: Buffer<u8>) {
+        /// Largest number of kept pieces: a check has its vectors while plans are packed.
+        const PIECES: usize = 2;
         let all = self.0.spec.gpu.as_ref().map_or(0, |gpu| gpu.memory_bytes);
         let mut spare = self.spare();
-        let is_larger = spare.as_ref().is_none_or(|spare| spare.len() < memory.len());
-        if is_larger && memory.bytes() <= all / 1000 {
-            *spare = Some(memory);
+        spare.push(memory);
+        spare.sort_by_key(Buffer::len);
+        let is_too_much = |spare: &[Buffer<u8>]| {
+            spare.len() > PIECES || spare.iter().map(Buffer::bytes).sum::<u64>() > all / 1000
+        };
+        let mut freed = Vec::new();
+        // The smaller ones are of less use, unless the largest is too large by itself.
+        while is_too_much(&spare) {
+            let too_large = spare.last().is_some_and(|memory| memory.bytes() > all / 1000);
+            freed.push(if too_large { spare.pop() } else { Some(spare.remove(0)) });
         }
+        drop(spare);
     }
 
-    fn spare(&self) -> MutexGuard<'_, Option<Buffer<u8>>> {
+    /// Frees the memory that is kept for later work. False if there is none.
+    fn free_spare(&self) -> bool {
+        !std::mem::take(&mut *self.spare()).is_empty()
+    }
+
+    /// The memory that is kept for later work, in ascending order of size.
+    fn spare(&self) -> MutexGuard<'_, Vec<Buffer<u8>>> {
         self.0.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -228,6 +246,14 @@ impl<T: Copy> Buffer<T> {
     /// Returns the GPU of the memory.
     pub(crate) fn gpu(&self) -> Gpu {
         self.gpu
+    }
+
+    /// Replaces memory that another library frees by a copy.
+    pub(crate) fn copy_borrowed(buffer: &mut Arc<Self>) -> Result<(), Error> {
+        if buffer.owner == Owner::Other && buffer._whole.is_none() {
+            *buffer = Arc::new(buffer.gpu.copied(buffer)?);
+        }
+        Ok(())
     }
 
     /// Number of elements.

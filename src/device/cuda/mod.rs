@@ -85,7 +85,7 @@ struct Inner {
     gates: launch_gate::LaunchGates,
     peer_pool: peers::PeerPool,
     /// Working memory that is not used.
-    spare: Mutex<Option<Buffer<u8>>>,
+    spare: Mutex<Vec<Buffer<u8>>>,
 }
 
 // SAFETY: the driver allows a context and its modules to be used from any thread.

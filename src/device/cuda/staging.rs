@@ -8,7 +8,7 @@ use crate::Error;
 use crate::device::Ptr;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread;
 
 /// A byte of any element, which may be padding.
@@ -124,8 +124,7 @@ impl StagingThreads {
             }
         };
         // Threads of its own: those of a pool may be waiting for short tasks.
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let count = (len / MIN).clamp(1, THREADS.min(cores));
+        let count = (len / MIN).clamp(1, most_threads());
         thread::scope(|scope| {
             for number in 1..count {
                 // Without this thread the others do all the work.
@@ -136,6 +135,13 @@ impl StagingThreads {
         let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
         failure.map_or(Ok(true), Err)
     }
+}
+
+/// Largest number of threads on this machine. To ask for it takes up to 100 µs.
+fn most_threads() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let ask = || thread::available_parallelism().map_or(1, usize::from);
+    THREADS.min(*CORES.get_or_init(ask))
 }
 
 impl StagingBuffer {

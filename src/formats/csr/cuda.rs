@@ -264,14 +264,14 @@ impl<T: Scalar> DeviceCsr<T> {
         Ok(Self { matrix, chunk_options, kernel, assignment })
     }
 
-    /// Takes the arrays of a matrix in GPU memory.
+    /// Shares the arrays of a matrix in GPU memory.
     pub(super) fn from_device(plan: CsrPlan, source: &CsrSource<T>) -> Result<Self, Error> {
         let CsrSource { gpu, nrows, ncols, .. } = *source;
         let row_ptr = match RowOffsets::width(source.nnz() as u64) {
             4 => DeviceOffsets::Narrow(gpu.uninitialised(nrows + 1)?),
             _ => DeviceOffsets::new(&RowOffsets::new(&source.row_ptr.to_vec()?)?, gpu)?,
         };
-        let (col_idx, values) = (source.kept(&source.col_idx)?, source.kept(&source.values)?);
+        let (col_idx, values) = (source.col_idx.clone(), source.values.clone());
         let matrix = CsrBuffers { gpu, nrows, ncols, row_ptr, col_idx, values };
         if let DeviceOffsets::Narrow(row_ptr) = &matrix.row_ptr {
             let module = Module::of(FILE, matrix.residency(plan));
@@ -332,6 +332,11 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
         let crate::formats::Plan::Csr(plan) = plan else { return Ok(false) };
         (self.kernel, self.assignment) = kernel_of(*plan, self.chunk_options, &self.matrix)?;
         Ok(true)
+    }
+
+    fn copy_borrowed(&mut self) -> Result<(), Error> {
+        Buffer::copy_borrowed(&mut self.matrix.col_idx)?;
+        Buffer::copy_borrowed(&mut self.matrix.values)
     }
 
     fn unpack(&self) -> Result<CsrMatrix<T>, Error> {

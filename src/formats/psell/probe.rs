@@ -5,6 +5,7 @@ use super::index::{Chooser, LANES};
 use super::sizes::SliceSizes;
 use super::{Order, Packing};
 use crate::analysis::{Analysis, PARALLEL_MIN, RowStats, Sample, Sampler, task_size};
+use crate::parallel::SparePool;
 use crate::{Error, parallel};
 
 /// Largest sum of rows and entries at which the pattern is stored whole and measured exactly.
@@ -93,15 +94,16 @@ impl SliceProbe {
         let (slices, entries) =
             (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(split));
         let estimated = |sample: Vec<SliceBatch>| SliceSizes::estimated(&sample, slices, entries);
-        let (short, windows) = (RowSample::slices(a)?, RowSample::windows(a)?);
-        let (natural, sorted) =
-            (|| estimated(short.natural(split)), || estimated(windows.sorted(split)));
+        let short = RowSample::slices(a)?;
+        let natural = || estimated(short.natural(split));
+        let sorted = || RowSample::windows(a).map(|windows| estimated(windows.sorted(split)));
         let (natural, sorted) = if a.nnz() < PARALLEL_MIN {
             (natural(), sorted())
         } else {
-            parallel::join(natural, sorted)
+            // Windows are copied from a GPU meanwhile.
+            parallel::beside(natural, sorted)
         };
-        Ok(Self { split, natural, sorted, pattern: None })
+        Ok(Self { split, natural, sorted: sorted?, pattern: None })
     }
 
     /// True if every slice was measured.
@@ -245,12 +247,15 @@ impl<'a> RowSample<'a> {
 
     /// Samples that are slices of rows in natural order.
     fn natural(&self, split: u32) -> Vec<SliceBatch> {
+        let choosers = SparePool::new(Chooser::default);
         self.batches(split, |number, rows| {
             let mut batch = SliceBatch::default();
             let first = number * LANES;
             // As in `SlicedRows::first_row`, by the numbers of the rows in the matrix.
             let is_square = first + rows.row_ptr.len() - 1 <= rows.ncols;
-            batch.push(&mut Chooser::default(), &rows.columns(0), is_square.then_some(first));
+            choosers.with(|chooser| {
+                batch.push(chooser, &rows.columns(0), is_square.then_some(first));
+            });
             batch
         })
     }

@@ -136,6 +136,7 @@ impl Script {
                     spread: None,
                     outside: None,
                     prepare: self.laws[place].pack * 1e9,
+                    least: 0.0,
                 }),
                 verdict: Verdict::Tied,
             }

@@ -1,7 +1,7 @@
 //! Check of a predicted plan on the matrix itself, with few products.
 //!
 //! Kernels of plain CSR come first: the one with the least predicted time, on a GPU also the next
-//! one, and `csr(balanced)`, then those whose expected improvement on the fastest measured plan,
+//! one if it is predicted to be about as fast, and `csr(balanced)`, then those whose expected improvement on the fastest measured plan,
 //! over all expected products, exceeds the cost of their products. They share one set of arrays.
 //! Another plan is packed only if its expected improvement exceeds the cost of packing, too. On a
 //! CPU the check takes no longer, besides packing the predicted plan and the plan that stays, than
@@ -47,13 +47,16 @@ const MAX_PACKED: usize = 8;
 /// start of a thread, whatever the plan.
 const MIN_ENTRIES: u64 = 4096;
 
-/// Number of CSR kernels that are timed for their predictions on a GPU. `csr(balanced)` and a
+/// Largest number of CSR kernels that are timed for their predictions on a GPU. `csr(balanced)` and a
 /// predicted plan of CSR are timed as well; others if the measurements suggest that they are
 /// faster.
 const CSR_KERNELS: usize = 2;
 
 /// The same on a CPU, where packing leaves time for fewer products.
 const CPU_CSR_KERNELS: usize = 1;
+
+/// Ratio to the least predicted time of CSR above which a kernel is not timed for its prediction.
+const MAX_CSR_RATIO: f64 = 1.5;
 
 /// Largest number of packed plans for which products are kept when further CSR kernels are timed.
 const RESERVED: usize = 3;
@@ -273,10 +276,12 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         order::ascending(&mut csr, &|&place| self.predicted(place));
         let kernels = if self.target == Target::Gpu { CSR_KERNELS } else { CPU_CSR_KERNELS };
         let balanced = Plan::Csr(csr::CsrPlan::Balanced);
+        let slowest = csr.first().map_or(0.0, |&place| self.predicted(place) * MAX_CSR_RATIO);
         let mut rank = 0;
         csr.retain(|&place| {
             rank += 1;
-            rank <= kernels || place == 0 || self.candidates[place].plan == balanced
+            let is_fast = rank <= kernels && self.predicted(place) <= slowest;
+            is_fast || place == 0 || self.candidates[place].plan == balanced
         });
         // A predicted plan of CSR is timed first.
         if let Some(at) = csr.iter().position(|&place| place == 0) {

@@ -1,6 +1,7 @@
 //! Checks on a scripted device with given times of products.
 
 mod cpu;
+mod gpu;
 
 use super::expectation::expected_improvement;
 use super::measurement::MIN_GPU_PRODUCTS;
