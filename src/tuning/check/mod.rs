@@ -1,8 +1,9 @@
 //! Check of a predicted plan on the matrix itself, with few products.
 //!
 //! Kernels of plain CSR come first: the one with the least predicted time, on a GPU also the next
-//! one if it is predicted to be about as fast, and `csr(balanced)`, then those whose expected improvement on the fastest measured plan,
-//! over all expected products, exceeds the cost of their products. They share one set of arrays.
+//! one if it is predicted to be about as fast, and `csr(balanced)`, then those whose expected
+//! improvement on the fastest measured plan, over all expected products, exceeds the cost of their
+//! products. They share one set of arrays.
 //! Another plan is packed only if its expected improvement exceeds the cost of packing, too. On a
 //! CPU the check takes no longer, besides packing the predicted plan and the plan that stays, than
 //! all its products would with the fastest plan, unless the expected improvement is several times
@@ -47,8 +48,8 @@ const MAX_PACKED: usize = 8;
 /// start of a thread, whatever the plan.
 const MIN_ENTRIES: u64 = 4096;
 
-/// Largest number of CSR kernels that are timed for their predictions on a GPU. `csr(balanced)` and a
-/// predicted plan of CSR are timed as well; others if the measurements suggest that they are
+/// Largest number of CSR kernels that are timed for their predictions on a GPU. `csr(balanced)` and
+/// a predicted plan of CSR are timed as well; others if the measurements suggest that they are
 /// faster.
 const CSR_KERNELS: usize = 2;
 
