@@ -1,4 +1,4 @@
-//! Working memory, launches and prefix sums of work on the default queue of a GPU.
+//! Working memory, and launches and prefix sums of work on the default queue of a GPU.
 
 use super::constants::{BLOCK, SCANNED};
 use super::kernels::scan::{Blocks, Sums};
@@ -33,6 +33,7 @@ struct Memory {
 impl WorkingMemory {
     /// Allocates `bytes` bytes of scratch memory at once.
     pub(crate) fn new(gpu: Gpu, bytes: usize) -> Result<Self, Error> {
+        let bytes = bytes.next_multiple_of(ALIGNMENT);
         let memory = Memory { buffers: vec![gpu.working_memory(bytes)?], taken: 0 };
         Ok(Self { gpu, memory: RefCell::new(memory) })
     }
@@ -60,16 +61,26 @@ impl WorkingMemory {
         (len * size_of::<N>()).next_multiple_of(ALIGNMENT)
     }
 
-    /// Returns a vector of `len` elements in memory that is valid until `self` is dropped, and
-    /// enqueues its zeroing.
-    pub(crate) fn zeroed_vector<T: Scalar>(
+    /// Returns a vector of `len` elements, and enqueues its zeroing.
+    ///
+    /// # Safety
+    ///
+    /// The vector is not used after `self` is dropped, and work on other queues that uses it is
+    /// done before, or [`free`](Self::free) is called.
+    pub(crate) unsafe fn zeroed_vector<T: Scalar>(
         &self,
         device: &Device,
         len: usize,
     ) -> Result<DeviceVec<T>, Error> {
         let address = self.cleared::<T>(len)?.address();
-        // SAFETY: `len` elements, of which callers use none after `self` is dropped.
+        // SAFETY: `len` elements, and the caller's promise.
         unsafe { DeviceVec::from_known(device, address, len) }
+    }
+
+    /// Frees the memory instead of keeping it for later work: the driver waits for work that may
+    /// use it.
+    pub(crate) fn free(&mut self) {
+        self.memory.get_mut().buffers.clear();
     }
 
     /// Returns memory for `len` elements and enqueues its zeroing.
@@ -172,7 +183,7 @@ impl WorkingMemory {
 
 impl Drop for WorkingMemory {
     fn drop(&mut self) {
-        // Everything is enqueued on the default queue.
+        // Everything is enqueued on the default queue, or done.
         let first = self.memory.get_mut().buffers.drain(..).next();
         first.into_iter().for_each(|first| self.gpu.keep_working_memory(first));
     }

@@ -31,10 +31,14 @@ impl<T: Scalar> ResidentMatrix<T> {
 
     /// True if a GPU packs such a matrix itself, from CSR in its memory.
     pub(crate) fn packs_on_device(plan: &Plan, nrows: usize, nnz: usize) -> bool {
-        /// Sum of rows and entries below which packing on the host takes less time than the
-        /// launches on a GPU.
+        plan.properties().packs_on_device && Self::is_large(nrows, nnz)
+    }
+
+    /// True if packing on the host takes more time than the launches on a GPU.
+    pub(crate) fn is_large(nrows: usize, nnz: usize) -> bool {
+        /// Least sum of rows and entries.
         const MIN: usize = 1 << 16;
-        plan.properties().packs_on_device && nrows + nnz >= MIN
+        nrows + nnz >= MIN
     }
 
     /// Packs a matrix in GPU memory on that GPU. None if only the host can pack it.
@@ -64,8 +68,8 @@ impl<T: Scalar> ResidentMatrix<T> {
         }
     }
 
-    /// Copies the arrays of a matrix that was packed on a GPU which it shares with another library.
-    /// No graph uses it yet.
+    /// Copies the arrays that a matrix in GPU memory shares with another library. No graph uses it
+    /// yet.
     ///
     /// # Errors
     ///

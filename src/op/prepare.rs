@@ -222,13 +222,14 @@ impl SparseOpBuilder {
         }
         let matrix = CheckedMatrix {
             entries: source.nnz() as u64,
+            is_large: ResidentMatrix::<T>::is_large(source.nrows(), source.nnz()),
             csr_bytes: Plan::Csr(csr::CsrPlan::Balanced).work(analysis, T::KIND).matrix_bytes,
             memory: memory_limit.saturating_mul(2).min(device.memory()? / 2),
         };
         let (clock, spec, mut span) = (WallClock::start(), device.spec(), None);
         let timer = || {
             span = Some(span!(DEBUG, "check", rows = source.nrows(), nnz = source.nnz(); plan));
-            DevicePlanTimer::new(source, device, CacheState::Warm)
+            DevicePlanTimer::new(source, device, CacheState::Warm).map(DevicePlanTimer::borrowing)
         };
         let checked = check_if_worthwhile(timer, &clock, decision, &spec, matrix);
         // An error of the device comes again when the predicted plan is packed.

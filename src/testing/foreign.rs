@@ -5,6 +5,7 @@ use super::devices::gpu;
 use super::{Oracle, x_vector};
 use crate::device::DeviceArray;
 use crate::device::{Device, DeviceView, ForeignCsr, Offsets};
+use crate::formats::FormatKind;
 use crate::matrix::{CsrMatrix, gallery};
 use crate::{DeviceVec, Precision, Scalar, SparseOp, SparseOpBuilder, Stream, Tuning};
 
@@ -127,6 +128,33 @@ fn products_begin_with_complete_arrays() {
         op.apply_device(&other, &x, &mut y).unwrap();
         other.synchronize().unwrap();
         oracle.check(&y.to_vec().unwrap()).unwrap_or_else(|wrong| panic!("{plan}: {wrong}"));
+    }
+}
+
+/// An operator has copies of the arrays, whatever a check or a timing run has shared.
+#[test]
+fn arrays_may_change_once_the_operator_is_built() {
+    let Some(device) = gpu() else { return };
+    let a = "webbase,rows=30k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+    let (x, stream) = (x_vector(a.ncols()), Stream::new(device).unwrap());
+    let oracle = Oracle::of(a.view(), &x);
+    let fixed = ["csr(balanced)", "csr(vector:8)"].map(|plan| Tuning::Fixed(plan.parse().unwrap()));
+    for tuning in fixed.into_iter().chain([Tuning::Predict, Tuning::Check, Tuning::Calibrate]) {
+        let arrays = Arrays::of(device, &a);
+        let builder = SparseOpBuilder::new().tuning(tuning.clone()).remember(false);
+        let op = arrays.build(&builder, &stream, &a, true);
+        // A timing run may choose another format.
+        let is_csr = op.plan().format() == FormatKind::Csr;
+        assert!(is_csr || matches!(tuning, Tuning::Calibrate), "{tuning:?}: {}", op.plan());
+        for array in [&arrays.col_idx, &arrays.values] {
+            // SAFETY: as many elements of four bytes, which only this copy uses.
+            let mut array =
+                unsafe { DeviceVec::<f32>::from_raw(device, array.address(), a.nnz()).unwrap() };
+            array.copy_from(&vec![f32::NAN; a.nnz()]).unwrap();
+        }
+        let mut y = vec![0.0; a.nrows()];
+        op.apply(&x, &mut y).unwrap();
+        oracle.check(&y).unwrap_or_else(|wrong| panic!("{tuning:?}, {}: {wrong}", op.plan()));
     }
 }
 

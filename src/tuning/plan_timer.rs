@@ -194,7 +194,9 @@ pub(crate) struct DevicePlanTimer<'a, T: Scalar> {
     x: DeviceVec<T>,
     y: RefCell<DeviceVec<T>>,
     /// Memory of `x` and `y` on a GPU.
-    _memory: Option<WorkingMemory>,
+    memory: Option<WorkingMemory>,
+    /// True if packed matrices may share arrays with another library.
+    borrows: bool,
 }
 
 impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
@@ -219,7 +221,8 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
                 let lengths = [source.ncols(), source.nrows()];
                 let bytes = |len: usize| WorkingMemory::bytes::<T>(len);
                 let memory = WorkingMemory::new(*gpu, lengths.map(bytes).iter().sum())?;
-                let [x, y] = lengths.map(|len| memory.zeroed_vector(device, len));
+                // SAFETY: the vectors are dropped before the memory, after the end of the products.
+                let [x, y] = lengths.map(|len| unsafe { memory.zeroed_vector(device, len) });
                 gpu.queue().synchronize()?;
                 (x?, y?, Some(memory))
             }
@@ -231,8 +234,16 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
             caches: Caches::new(&Stream::new(device)?, cache)?,
             x,
             y: RefCell::new(y),
-            _memory: memory,
+            memory,
+            borrows: false,
         })
+    }
+
+    /// The same, but packed matrices share arrays with another library: what stays of them needs
+    /// copies ([`without_borrowed`](Ready::without_borrowed)).
+    pub(crate) fn borrowing(mut self) -> Self {
+        self.borrows = true;
+        self
     }
 
     /// Copies the matrix to the GPU, at the first call.
@@ -256,9 +267,10 @@ impl<'a, T: Scalar> DevicePlanTimer<'a, T> {
 
 impl<T: Scalar> Drop for DevicePlanTimer<'_, T> {
     fn drop(&mut self) {
-        // After an error there may be work on the vectors, whose memory is used for other work. An
-        // error of the wait is that of the device.
-        let _ = self.caches.stream().synchronize();
+        // After an error there may be work on the vectors, whose memory is used for other work.
+        if self.caches.stream().synchronize().is_err() {
+            self.memory.iter_mut().for_each(WorkingMemory::free);
+        }
     }
 }
 
@@ -274,7 +286,8 @@ impl<T: Scalar> PlanTimer for DevicePlanTimer<'_, T> {
             _ => None,
         };
         let Some((copied, upload)) = copied else {
-            return Ready::pack(plan, source, self.device);
+            let ready = Ready::pack(plan, source, self.device)?;
+            return if self.borrows { Ok(ready) } else { ready.without_borrowed() };
         };
         let ready = Ready::pack(plan, source.with_copy(copied), self.device)?;
         Ok(Ready { upload: ready.upload + upload, ..ready })

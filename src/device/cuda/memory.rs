@@ -7,6 +7,7 @@ use super::{Gpu, Queue, peer_calls};
 use crate::device::{Numbers, Ptr};
 use crate::{Error, memory};
 use cudarc::driver::sys;
+use std::cmp::Reverse;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -88,26 +89,27 @@ impl Gpu {
         found.map_or_else(|| self.uninitialised(bytes), Ok)
     }
 
-    /// Keeps working memory for later work on the default queue, for which nothing else is
-    /// enqueued: the largest ones so far, which together have at most a thousandth of the memory.
+    /// Keeps working memory, which no other queue uses any more, for later work on the default
+    /// queue: the largest pieces so far, which together have at most a thousandth of the memory.
     /// An allocation takes some 100 µs, and its end another 50.
     pub(crate) fn keep_working_memory(&self, memory: Buffer<u8>) {
         /// Largest number of kept pieces: a check has its vectors while plans are packed.
         const PIECES: usize = 2;
-        let all = self.0.spec.gpu.as_ref().map_or(0, |gpu| gpu.memory_bytes);
+        let mut left = self.0.spec.gpu.as_ref().map_or(0, |gpu| gpu.memory_bytes) / 1000;
         let mut spare = self.spare();
-        spare.push(memory);
-        spare.sort_by_key(Buffer::len);
-        let is_too_much = |spare: &[Buffer<u8>]| {
-            spare.len() > PIECES || spare.iter().map(Buffer::bytes).sum::<u64>() > all / 1000
-        };
-        let mut freed = Vec::new();
-        // The smaller ones are of less use, unless the largest is too large by itself.
-        while is_too_much(&spare) {
-            let too_large = spare.last().is_some_and(|memory| memory.bytes() > all / 1000);
-            freed.push(if too_large { spare.pop() } else { Some(spare.remove(0)) });
-        }
+        let mut all = std::mem::take(&mut *spare);
+        all.push(memory);
+        all.sort_by_key(|memory| Reverse(memory.len()));
+        let (kept, freed): (Vec<_>, Vec<_>) = all.into_iter().partition(|memory| {
+            let fits = memory.bytes() <= left;
+            left -= if fits { memory.bytes() } else { 0 };
+            fits
+        });
+        let mut kept = kept.into_iter();
+        *spare = kept.by_ref().take(PIECES).collect();
+        spare.reverse();
         drop(spare);
+        drop((kept, freed));
     }
 
     /// Frees the memory that is kept for later work. False if there is none.

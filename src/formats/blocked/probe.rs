@@ -50,8 +50,8 @@ impl Blocking {
     /// those of four with 4.3 to 5 million 0.9 to 1.8 times.
     const MANY: u64 = 6 << 20;
 
-    /// Mean number of entries of long rows in each of the windows of 24576 columns: a row has a sum
-    /// for each window. Matrices of finite elements have shorter ones.
+    /// Least mean number of entries of a row, for each window of 24576 columns, that is called
+    /// long: a row has a sum for each window. Matrices of finite elements have shorter rows.
     const PER_WINDOW: f64 = 64.0;
 
     /// Sizes of tiles that are measured, in columns.
@@ -63,7 +63,7 @@ impl Blocking {
     }
 
     /// Measures `a`. None if it has too few entries, or if hardly any of its gathers miss and its
-    /// rows are not long, because nothing reads the estimate in that case.
+    /// rows are not long: the estimate does not matter in that case.
     ///
     /// # Errors
     ///

@@ -84,12 +84,21 @@ impl<A: PlanTimer> Check<'_, A> {
     /// of packing and timing a plan. Kernels of CSR use the arrays that are packed.
     pub(super) fn gain_and_cost(&self, place: usize, best: f64) -> (f64, f64) {
         let (median, spread) = self.expectation(place);
-        let least = self.candidates[place].prediction.map_or(0.0, |p| p.least * 1e-9);
         let below = |time: f64| expected_improvement(time, median, spread);
-        // No time is less than that of the memory.
-        let gain = (below(best) - below(least.min(best))) * self.budget.calls as f64;
+        let improvement = below(best) - below(self.least(place).min(best));
+        let gain = improvement * self.budget.calls as f64;
         let packing = if self.is_csr(place) { 0.0 } else { self.preparation(place) };
         (gain, packing + self.products_per_plan() as f64 * median)
+    }
+
+    /// Seconds in which the memory delivers the bytes of a plan, by a bandwidth that no timed plan
+    /// has exceeded: no product is expected to be faster.
+    pub(super) fn least(&self, place: usize) -> f64 {
+        let bound =
+            |place: usize| self.candidates[place].prediction.map_or(0.0, |p| p.least * 1e-9);
+        let timed = self.timed().filter(|&place| bound(place) > 0.0);
+        let ratios = timed.map(|place| self.measured(place) / bound(place));
+        bound(place) * ratios.fold(1.0, f64::min)
     }
 
     /// Predicted seconds of packing. On a GPU that packs from the arrays of plain CSR, without
@@ -104,7 +113,7 @@ impl<A: PlanTimer> Check<'_, A> {
             let ratio = if predicted > 0.0 { measured / predicted } else { 1.0 };
             return own * ratio.clamp(1.0, MAX_SLOWER_PACKING);
         }
-        if !self.candidates[place].plan.properties().packs_on_device {
+        if !self.budget.is_large || !self.candidates[place].plan.properties().packs_on_device {
             return own;
         }
         let copy = self.timed().find(|&p| self.is_csr(p)).and_then(prepare).unwrap_or(0.0);

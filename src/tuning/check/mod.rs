@@ -80,6 +80,8 @@ struct Budget {
     calls: u64,
     /// Bytes of the two packed matrices that are held at the same time.
     memory: u64,
+    /// True if a GPU packs such a matrix, and not the host.
+    is_large: bool,
 }
 
 /// A matrix whose predicted plan may be checked.
@@ -87,6 +89,8 @@ struct Budget {
 pub(crate) struct CheckedMatrix {
     /// Number of entries.
     pub(crate) entries: u64,
+    /// True if a GPU packs it, and not the host.
+    pub(crate) is_large: bool,
     /// Bytes of the matrix in `csr(balanced)`.
     pub(crate) csr_bytes: u64,
     /// Bytes that two packed matrices may take together.
@@ -105,14 +109,15 @@ pub(crate) fn check_if_worthwhile<A: PlanTimer>(
     clock: &dyn Clock,
     decision: &Decision,
     device: &DeviceSpec,
-    CheckedMatrix { entries, csr_bytes, memory }: CheckedMatrix,
+    CheckedMatrix { entries, is_large, csr_bytes, memory }: CheckedMatrix,
 ) -> Result<Option<Checked<A::Packed>>, Error> {
     let products = products(decision, entries);
     let predicted = decision.chosen().map_or(0, |chosen| chosen.work.matrix_bytes);
     if products == 0 || csr_bytes.saturating_add(predicted) > memory {
         return Ok(None);
     }
-    let budget = Budget { products, calls: decision.request.expected_calls, memory };
+    let calls = decision.request.expected_calls;
+    let budget = Budget { products, calls, memory, is_large };
     Check::new(&timer()?, clock, decision, device, budget).run().map(Some)
 }
 

@@ -163,7 +163,7 @@ fn checked(script: &Script, spec: &str, calls: u64) -> Result<Decision, Error> {
     *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
     let limit = products(&decision, analysis.rows.nnz);
     let memory = decision.request.memory_limit * 2;
-    let limits = Budget { products: limit, calls, memory };
+    let limits = Budget { products: limit, calls, memory, is_large: true };
     let Checked { ready, timing_run, products, .. } =
         Check::new(&script, &script, &decision, &spec, limits).run()?;
     assert_eq!(ready.matrix, timing_run.winner, "the packed plan is the winner");
@@ -270,8 +270,10 @@ fn plans_like_a_measured_one_are_as_uncertain_as_their_predictions() {
         let (mut decision, _, spec) = decision(STENCIL, 1000);
         let predictions = decision.candidates.iter_mut().filter_map(|c| c.prediction.as_mut());
         predictions.for_each(|prediction| prediction.spread = Some(uncertainty));
-        let (script, limits) =
-            (Script::default(), Budget { products: 50, calls: 1000, memory: u64::MAX });
+        let (script, limits) = (
+            Script::default(),
+            Budget { products: 50, calls: 1000, memory: u64::MAX, is_large: true },
+        );
         let (timer, clock) = (&script, &script);
         let mut check = Check::new(&timer, &clock, &decision, &spec, limits);
         let place = |plan: &str| {
@@ -342,7 +344,7 @@ fn two_packed_matrices_stay_below_the_limit() {
     let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
     *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
     let memory = decision.candidates.iter().map(|c| c.work.matrix_bytes).min().unwrap();
-    let limits = Budget { products: 50, calls: 1000, memory };
+    let limits = Budget { products: 50, calls: 1000, memory, is_large: true };
     let run = Check::new(&&script, &&script, &decision, &spec, limits).run().unwrap().timing_run;
     assert!(run.timed_plans.iter().any(|p| matches!(p.outcome, TimingOutcome::NoRoom { .. })));
     assert_eq!(script.packed.borrow().len(), 1);

@@ -62,7 +62,7 @@ fn on_a_cpu_no_plan_takes_much_more_memory_than_plain_csr() {
     let script = Script { on_cpu: true, ..Script::default() };
     let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
     *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
-    let limits = Budget { products: 50, calls: 1000, memory: u64::MAX };
+    let limits = Budget { products: 50, calls: 1000, memory: u64::MAX, is_large: true };
     let run = Check::new(&&script, &&script, &decision, &spec, limits).run().unwrap().timing_run;
     let timed = run.timed_plans.iter().find(|p| p.plan == decision.candidates[coo].plan).unwrap();
     assert!(matches!(timed.outcome, TimingOutcome::NoRoom { .. }), "{timed:?}");
