@@ -5,7 +5,7 @@ use crate::balance::{Balance, by_predicted_time, rounded_rows, rows_by_predicted
 use crate::choice::SlicedPlan;
 use crate::comm::{Communicator, reported};
 use crate::devices::Devices;
-use crate::equality::{check_equal_words, hash};
+use crate::equality::{check_equal_words, version};
 use crate::links::link_rows;
 use crate::market;
 use crate::operator::DistributedOp;
@@ -294,7 +294,7 @@ impl DistributedBuilder {
         check_equal_words(
             &*comm,
             &[
-                ("versions of sparseop", hash(env!("CARGO_PKG_VERSION").as_bytes())),
+                version(),
                 ("bytes of a number", size_of::<T>() as u64),
                 ("rows of the matrix", even.offsets()[even.parts()] as u64),
                 ("columns of the matrix", own.ncols() as u64),

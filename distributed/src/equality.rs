@@ -42,9 +42,46 @@ pub(crate) fn check_equal_words(
     Ok(())
 }
 
+/// The version of this library, to be compared.
+pub(crate) fn version() -> (&'static str, u64) {
+    version_of(env!("CARGO_PKG_VERSION"))
+}
+
+fn version_of(version: &str) -> (&'static str, u64) {
+    ("versions of sparseop", hash(version.as_bytes()))
+}
+
 /// Hash of bytes, the same on every machine.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads::{ThreadRank, on_threads};
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    #[test]
+    fn ranks_of_other_versions_are_refused_at_every_rank() {
+        let ranks = ThreadRank::group(3, Duration::from_secs(60), None);
+        let refused = Mutex::new(Vec::new());
+        on_threads(&ranks, ranks.clone(), |rank| {
+            let own = if rank.rank() == 1 { version_of("0.0.9") } else { version() };
+            let error = check_equal_words(&*rank, &[("numbers", 7), own]).unwrap_err();
+            refused.lock().unwrap().push(error);
+            Ok(())
+        })
+        .unwrap();
+        let refused = refused.into_inner().unwrap();
+        assert_eq!(refused.len(), 3);
+        for error in refused {
+            assert!(matches!(error, Error::RanksDiffer { .. }), "{error}");
+            let expected = "ranks 0 and 1 have different versions of sparseop; start them";
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::blocks::block_rows;
 use crate::comm::{Communicator, agree, sum_words};
-use crate::equality::{check_equal_words, hash};
+use crate::equality::{check_equal_words, version};
 use crate::findings::FileFindings;
 use crate::partition::Partition;
 use crate::transpose::EntryArrays;
@@ -34,7 +34,7 @@ pub(crate) fn read<T: Scalar>(comm: &dyn Communicator, path: &Path) -> Result<Re
     check_equal_words(
         comm,
         &[
-            ("versions of sparseop", hash(env!("CARGO_PKG_VERSION").as_bytes())),
+            version(),
             ("scalar types", size_of::<T>() as u64),
             ("files: lengths", length),
             ("files: rows", nrows as u64),

@@ -2,7 +2,7 @@
 
 use crate::choice::{RowLengths, SlicedPlan, SummationOrder};
 use crate::comm::{Communicator, agree, bytes_of, bytes_of_mut, gather_words, reported};
-use crate::equality::{check_equal_words, hash};
+use crate::equality::{check_equal_words, hash, version};
 use crate::findings::FileFindings;
 use crate::gpu::{GpuPart, PartRows};
 use crate::halo::Halo;
@@ -441,7 +441,7 @@ fn check_ranks<T: Scalar>(
     };
     let parts = rows.len().min(columns.len()) as u64 - 1;
     let compared = [
-        ("versions of sparseop", hash(env!("CARGO_PKG_VERSION").as_bytes())),
+        version(),
         ("bytes of a number", size_of::<T>() as u64),
         ("rows of the matrix", rows[rows.len() - 1] as u64),
         ("columns of the matrix", columns[columns.len() - 1] as u64),
