@@ -172,25 +172,8 @@ fn locked<T, R>(mutex: &Mutex<T>, with: impl FnOnce(&mut T) -> R) -> R {
     with(&mut mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Computes both, in parallel.
-pub(crate) fn join<A: Send, B: Send>(
-    one: impl FnOnce() -> A + Send,
-    other: impl FnOnce() -> B + Send,
-) -> (A, B) {
-    fn run(one: &mut (dyn FnMut() + Send), other: &mut (dyn FnMut() + Send)) {
-        rayon::join(one, other);
-    }
-    let (mut one, mut other) = (Some(one), Some(other));
-    let (mut a, mut b) = (None, None);
-    run(&mut || a = one.take().map(|one| one()), &mut || b = other.take().map(|other| other()));
-    a.zip(b).expect("both have run")
-}
-
-/// Computes both: `one` on a thread of the pool, `own` on this thread.
-pub(crate) fn beside<A: Send, B>(
-    one: impl FnOnce() -> A + Send,
-    own: impl FnOnce() -> B,
-) -> (A, B) {
+/// Computes both, in parallel: `one` on a thread of the pool, `own` on this thread.
+pub(crate) fn join<A: Send, B>(one: impl FnOnce() -> A + Send, own: impl FnOnce() -> B) -> (A, B) {
     fn run(one: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {
         rayon::in_place_scope(|scope| {
             scope.spawn(|_| one());

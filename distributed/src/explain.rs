@@ -271,8 +271,8 @@ impl Display for DistributedExplanation {
                 part.plans.iter().map(String::as_str).filter(|plan| !plan.is_empty()).collect();
             writeln!(
                 f,
-                "{number:>4} {:>10} {:>12} {:>13} {:>11} {:>11} {interior:>7} µs {boundary:>6} µs \
-                 {:>6} µs  {}",
+                "{number:>4} {:>10} {:>12} {:>13} {:>11} {:>11} {interior:>7} µs {boundary:>6} \
+                 µs {:>6} µs  {}",
                 part.rows,
                 part.nnz,
                 part.boundary_rows,

@@ -97,7 +97,8 @@ impl<T: Scalar> CsrSource<T> {
     ///
     /// # Safety
     ///
-    /// It is not used after `foreign` is dropped, and nothing writes the arrays.
+    /// It and packed matrices that share its arrays are not used after `foreign` is dropped, and
+    /// nothing writes the arrays.
     pub(crate) unsafe fn around(foreign: &ForeignCsr<T>) -> Result<Option<Self>, Error> {
         let (Device::Cuda(gpu), Some(arrays)) = (foreign.device(), foreign.on_gpu()) else {
             return Ok(None);

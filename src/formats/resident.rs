@@ -34,7 +34,7 @@ impl<T: Scalar> ResidentMatrix<T> {
         plan.properties().packs_on_device && Self::is_large(nrows, nnz)
     }
 
-    /// True if packing on the host takes more time than the launches on a GPU.
+    /// True if packing and analysis on the host take more time than the launches on a GPU.
     pub(crate) fn is_large(nrows: usize, nnz: usize) -> bool {
         /// Least sum of rows and entries.
         const MIN: usize = 1 << 16;

@@ -4,7 +4,7 @@ use super::build::BuildSource;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{CsrSource, Device, ForeignCsr, Stream};
-use crate::formats;
+use crate::formats::{self, ResidentMatrix};
 use crate::trace::span;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar};
@@ -79,7 +79,8 @@ impl SparseOpBuilder {
             _ => true,
         };
         let (Device::Cuda(gpu), (nrows, _)) = (a.device(), a.shape()) else { return None };
-        if !packs_on_device || self.value_precision.is_some() || nrows + a.nnz() < SMALL {
+        let is_large = ResidentMatrix::<T>::is_large(nrows, a.nnz());
+        if !packs_on_device || self.value_precision.is_some() || !is_large {
             return None;
         }
         gpu.with_kernels(formats::analysis_kernels::<T>(), || {
@@ -90,7 +91,3 @@ impl SparseOpBuilder {
         })
     }
 }
-
-/// Sum of rows and entries below which the host analyses a matrix in less time than the launches
-/// on a GPU take.
-const SMALL: usize = 1 << 16;

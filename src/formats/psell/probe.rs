@@ -101,7 +101,7 @@ impl SliceProbe {
             (natural(), sorted())
         } else {
             // Windows are copied from a GPU meanwhile.
-            parallel::beside(natural, sorted)
+            parallel::join(natural, sorted)
         };
         Ok(Self { split, natural, sorted: sorted?, pattern: None })
     }

@@ -23,7 +23,7 @@ const MAX_SLOWER_PACKING: f64 = 2.0;
 
 /// Seconds of packing on a GPU from arrays in its memory, whatever the plan, for allocations,
 /// launches and waits, and bytes of the packed matrix per second beyond them. Measured on an H200,
-/// for 10⁶ to 4·10⁷ entries. Predicted times hold the copy of the matrix, which varies by more.
+/// for 1 to 40 million entries. Predicted times hold the copy of the matrix, which varies by more.
 const GPU_PACKING: (f64, f64) = (350e-6, 400e9);
 
 /// Part of the logarithm of the ratio of measured to predicted time that is common to all formats.

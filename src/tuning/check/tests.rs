@@ -46,6 +46,9 @@ struct Script {
     random: Cell<u64>,
 }
 
+/// Limits of a check with 1000 expected products.
+const LIMITS: Budget = Budget { products: 50, calls: 1000, memory: u64::MAX, is_large: true };
+
 impl Clock for &Script {
     fn seconds(&self) -> f64 {
         self.clock.get()
@@ -56,6 +59,13 @@ impl Script {
     fn of(list: &[(&'static str, f64)], plan: &Plan) -> Option<f64> {
         let text = plan.to_string();
         list.iter().find(|(start, _)| text.starts_with(start)).map(|(_, value)| *value)
+    }
+
+    /// Takes the predicted times of a decision.
+    fn predict(&self, decision: &Decision) {
+        let times =
+            decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
+        *self.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
     }
 
     fn is_broken(&self, what: usize, plan: &Plan) -> bool {
@@ -159,8 +169,7 @@ fn checked(script: &Script, spec: &str, calls: u64) -> Result<Decision, Error> {
         true => decision_by(include_str!("../../../models/cpu.ron"), spec, calls),
         false => decision(spec, calls),
     };
-    let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
-    *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
+    script.predict(&decision);
     let limit = products(&decision, analysis.rows.nnz);
     let memory = decision.request.memory_limit * 2;
     let limits = Budget { products: limit, calls, memory, is_large: true };
@@ -270,12 +279,9 @@ fn plans_like_a_measured_one_are_as_uncertain_as_their_predictions() {
         let (mut decision, _, spec) = decision(STENCIL, 1000);
         let predictions = decision.candidates.iter_mut().filter_map(|c| c.prediction.as_mut());
         predictions.for_each(|prediction| prediction.spread = Some(uncertainty));
-        let (script, limits) = (
-            Script::default(),
-            Budget { products: 50, calls: 1000, memory: u64::MAX, is_large: true },
-        );
+        let script = Script::default();
         let (timer, clock) = (&script, &script);
-        let mut check = Check::new(&timer, &clock, &decision, &spec, limits);
+        let mut check = Check::new(&timer, &clock, &decision, &spec, LIMITS);
         let place = |plan: &str| {
             check.candidates.iter().position(|c| c.plan.to_string() == plan).expect(plan)
         };
@@ -341,10 +347,9 @@ fn a_failing_plan_leaves_the_others() {
 fn two_packed_matrices_stay_below_the_limit() {
     let (decision, _, spec) = decision(STENCIL, 1000);
     let script = Script::default();
-    let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
-    *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
+    script.predict(&decision);
     let memory = decision.candidates.iter().map(|c| c.work.matrix_bytes).min().unwrap();
-    let limits = Budget { products: 50, calls: 1000, memory, is_large: true };
+    let limits = Budget { memory, ..LIMITS };
     let run = Check::new(&&script, &&script, &decision, &spec, limits).run().unwrap().timing_run;
     assert!(run.timed_plans.iter().any(|p| matches!(p.outcome, TimingOutcome::NoRoom { .. })));
     assert_eq!(script.packed.borrow().len(), 1);

@@ -60,10 +60,8 @@ fn on_a_cpu_no_plan_takes_much_more_memory_than_plain_csr() {
     assert!(bytes[1] > MAX_BYTES_ON_CPU * bytes[0] && bytes[1] > HELD_ON_CPU as f64);
     decision.candidates[coo].prediction.as_mut().unwrap().correction = 0.01;
     let script = Script { on_cpu: true, ..Script::default() };
-    let times = decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
-    *script.predicted.borrow_mut() = times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
-    let limits = Budget { products: 50, calls: 1000, memory: u64::MAX, is_large: true };
-    let run = Check::new(&&script, &&script, &decision, &spec, limits).run().unwrap().timing_run;
+    script.predict(&decision);
+    let run = Check::new(&&script, &&script, &decision, &spec, LIMITS).run().unwrap().timing_run;
     let timed = run.timed_plans.iter().find(|p| p.plan == decision.candidates[coo].plan).unwrap();
     assert!(matches!(timed.outcome, TimingOutcome::NoRoom { .. }), "{timed:?}");
 }

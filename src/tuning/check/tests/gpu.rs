@@ -7,10 +7,9 @@ fn packing_on_a_gpu_takes_a_minimum_whatever_is_predicted() {
     let (mut decision, _, spec) = decision(STENCIL, 1000);
     let predictions = decision.candidates.iter_mut().filter_map(|c| c.prediction.as_mut());
     predictions.for_each(|prediction| prediction.prepare = 1.0);
-    let (script, limits) =
-        (Script::default(), Budget { products: 50, calls: 1000, memory: u64::MAX, is_large: true });
+    let script = Script::default();
     let (timer, clock) = (&script, &script);
-    let mut check = Check::new(&timer, &clock, &decision, &spec, limits);
+    let mut check = Check::new(&timer, &clock, &decision, &spec, LIMITS);
     for (place, candidate) in check.candidates.iter().enumerate() {
         let least = 350e-6 + candidate.work.matrix_bytes as f64 / 400e9;
         match candidate.plan.properties().packs_on_device {
@@ -27,10 +26,7 @@ fn packing_on_a_gpu_takes_a_minimum_whatever_is_predicted() {
 fn a_plan_whose_bytes_take_longer_than_the_fastest_one_gains_nothing() {
     let (mut decision, _, spec) = decision(STENCIL, 100_000);
     let gains = |decision: &Decision| {
-        let (script, limits) = (
-            Script::default(),
-            Budget { products: 50, calls: 100_000, memory: u64::MAX, is_large: true },
-        );
+        let (script, limits) = (Script::default(), Budget { calls: 100_000, ..LIMITS });
         let (timer, clock) = (&script, &script);
         let check = Check::new(&timer, &clock, decision, &spec, limits);
         let best = check.predicted(0);
@@ -48,10 +44,9 @@ fn a_plan_whose_bytes_take_longer_than_the_fastest_one_gains_nothing() {
     assert_eq!(gains(&decision), 0.0);
     assert!(0.0 < bounded && bounded < before, "{bounded} {before}");
     // A plan that is faster than its own bound shows that the memory is faster.
-    let (script, limits) =
-        (Script::default(), Budget { products: 50, calls: 1000, memory: u64::MAX, is_large: true });
+    let script = Script::default();
     let (timer, clock) = (&script, &script);
-    let mut check = Check::new(&timer, &clock, &decision, &spec, limits);
+    let mut check = Check::new(&timer, &clock, &decision, &spec, LIMITS);
     let before = check.least(1);
     let samples = Samples::from(vec![check.least(0) * 0.5]);
     check.timings[0] = PlanTiming::Measured { prepare: 0.0, samples };
@@ -79,12 +74,8 @@ fn kernels_of_csr_that_are_predicted_to_be_slow_are_not_timed() {
             prediction.spread = Some(0.01);
         }
         let script = Script::default();
-        let times =
-            decision.candidates.iter().filter_map(|c| Some((c.plan.clone(), c.prediction?)));
-        *script.predicted.borrow_mut() =
-            times.map(|(plan, p)| (plan, p.product() * 1e-9)).collect();
-        let limits = Budget { products: 50, calls: 1000, memory: u64::MAX, is_large: true };
-        let run = Check::new(&&script, &&script, &decision, &spec, limits).run().unwrap();
+        script.predict(&decision);
+        let run = Check::new(&&script, &&script, &decision, &spec, LIMITS).run().unwrap();
         run.timing_run.timed_plan(&next.unwrap()).is_some_and(|timed| timed.product.is_some())
     };
     assert!(next_is_timed(1.2) && !next_is_timed(9.0));
