@@ -5,6 +5,8 @@
 #include "common.cuh"
 #include "jds_section.cuh"
 
+using formats::ROWS_TOGETHER;
+
 // Sum of the i-th sorted row, which is in section `s`.
 template <bool IN_L2, typename T>
 __device__ __forceinline__ T section_sum(const Section &s, u64 i, const u32 *cols, const T *values, XView<T> x) {
@@ -79,6 +81,39 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
     y.store(row, sum);
 }
 
+// The same for short rows: ROWS_TOGETHER of them per thread, an entry of each at a time.
+template <bool IN_L2, typename T, typename Epilogue>
+__device__ __forceinline__ void short_diagonals(const u64 *__restrict__ jd_ptr, u32 count, const u32 *__restrict__ perm,
+                                                const u32 *__restrict__ cols, const T *__restrict__ values, u32 nrows,
+                                                const T *__restrict__ x, Epilogue y) {
+    u64 first = u64(blockIdx.x) * BLOCK * ROWS_TOGETHER + threadIdx.x;
+    u32 row[ROWS_TOGETHER];
+    T sum[ROWS_TOGETHER] = {};
+#pragma unroll
+    for (u32 u = 0; u < ROWS_TOGETHER; ++u) row[u] = fetch<IN_L2>(perm + min(first + u * BLOCK, u64(nrows) - 1));
+#pragma unroll 1
+    for (u32 k = 0; k < count; ++k) {
+        u64 begin = __ldg(jd_ptr + k), length = __ldg(jd_ptr + k + 1) - begin;
+        u32 col[ROWS_TOGETHER];
+        T value[ROWS_TOGETHER], factor[ROWS_TOGETHER];
+#pragma unroll
+        for (u32 u = 0; u < ROWS_TOGETHER; ++u) {
+            // No diagonal is empty.
+            u64 at = begin + min(first + u * BLOCK, length - 1);
+            col[u] = fetch<IN_L2>(cols + at);
+            value[u] = fetch<IN_L2>(values + at);
+        }
+#pragma unroll
+        for (u32 u = 0; u < ROWS_TOGETHER; ++u) factor[u] = __ldg(x + col[u]);
+#pragma unroll
+        for (u32 u = 0; u < ROWS_TOGETHER; ++u)
+            if (first + u * BLOCK < length) sum[u] += value[u] * factor[u];
+    }
+#pragma unroll
+    for (u32 u = 0; u < ROWS_TOGETHER; ++u)
+        if (first + u * BLOCK < nrows) y.store(row[u], sum[u]);
+}
+
 #define INSTANCES(SUFFIX, T)                                                                                \
     KERNEL(jds_sections_##SUFFIX)(const Section *sections, u32 count, const u32 *perm, const u32 *cols,     \
                                  const T *values, u32 nrows, u32 ncols, const T *x, EPILOGUE_PARAMETERS(T), \
@@ -100,6 +135,13 @@ __device__ __forceinline__ void diagonals(const u64 *__restrict__ jd_ptr, u32 co
                                   u32 l2_shares) {                                                          \
         by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                \
             diagonals<in_l2.value>(jd_ptr, count, perm, cols, values, nrows, x, EPILOGUE(T));               \
+        });                                                                                                 \
+    }                                                                                                       \
+    KERNEL(jds_short_diagonals_##SUFFIX)(const u64 *jd_ptr, u32 count, const u32 *perm, const u32 *cols,    \
+                                        const T *values, u32 nrows, const T *x, EPILOGUE_PARAMETERS(T),     \
+                                        u32 l2_shares) {                                                    \
+        by_l2_share(blockIdx.x, l2_shares, [=](auto in_l2) {                                                \
+            short_diagonals<in_l2.value>(jd_ptr, count, perm, cols, values, nrows, x, EPILOGUE(T));         \
         });                                                                                                 \
     }
 

@@ -5,6 +5,7 @@ use super::{Outcome, Progress, Settings, SystemOperator};
 use sparseop::device::Graph;
 use sparseop::device::fused::{Code, Instruction, ONE, Passes, RING, STATUS};
 use sparseop::{Device, DeviceVec, Error, Scalar, Stream};
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -115,6 +116,8 @@ pub(super) struct Workspace<'a, T: Scalar> {
     /// True if there is a preconditioner.
     pub(super) preconditioned: bool,
     pub(super) code: Code,
+    /// Number of vectors allocated.
+    vectors: Cell<usize>,
 }
 
 /// Result of an iteration without restarts.
@@ -129,17 +132,24 @@ pub(super) struct Ended {
 
 impl<'a, T: Scalar> Workspace<'a, T> {
     pub(super) fn new(op: &'a dyn SystemOperator<T>, preconditioned: bool) -> Self {
-        Self { op, n: op.own_rows().len(), preconditioned, code: Code::new() }
+        let (n, code, vectors) = (op.own_rows().len(), Code::new(), Cell::new(0));
+        Self { op, n, preconditioned, code, vectors }
     }
 
     /// Allocates a vector.
     pub(super) fn zeros(&self) -> Result<DeviceVec<T>, Error> {
+        self.vectors.set(self.vectors.get() + 1);
         DeviceVec::zeros(self.op.device(), self.n)
     }
 
     /// Creates the passes on a stream of their own, which run the programs.
     pub(super) fn passes(self, registers: usize) -> Result<Passes<T>, Error> {
-        let mut passes = Passes::new(&Stream::new(self.op.device())?, registers, self.code)?;
+        let stream = Stream::new(self.op.device())?;
+        // At most: two of them belong to the product, but the solution and the residual do not, and
+        // not all are touched between two products.
+        let others = self.vectors.get() + usize::from(self.preconditioned);
+        stream.set_other_bytes((others * self.n * size_of::<T>()) as u64);
+        let mut passes = Passes::new(&stream, registers, self.code)?;
         if let Some(sums) = self.op.shared_sums() {
             passes.share_sums(sums)?;
         }

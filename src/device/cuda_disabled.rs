@@ -7,6 +7,7 @@ use std::any::Any;
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -377,6 +378,10 @@ impl Fork {
 }
 
 impl NoQueue {
+    pub(crate) fn other_bytes(&self) -> &AtomicU64 {
+        match self.never {}
+    }
+
     pub(crate) fn gpu(&self) -> Gpu {
         self.never
     }

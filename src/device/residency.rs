@@ -16,10 +16,11 @@
 //! where they take more. The rule is stated in units of the L2, so it scales to GPUs with another
 //! size; it was measured on this one.
 
-use super::Gpu;
 use super::constants::{SHARES, STREAM_RESULTS};
+use super::{Gpu, Queue};
 use crate::Scalar;
 use std::fmt::{self, Display};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Largest product of which everything stays, in units of the L2.
 const ALL: f64 = 0.64;
@@ -69,15 +70,20 @@ impl Residency {
     /// vectors.
     fn of_bytes(matrix: u64, vectors: u64, l2_bytes: u64) -> Self {
         let bytes = matrix + vectors;
-        let in_l2 = |bytes: u64| bytes as f64 / l2_bytes.max(1) as f64;
-        let stays = PART - SHRINK * in_l2(bytes) - in_l2(vectors);
-        let shares = match in_l2(bytes) {
-            ..=ALL => SHARES,
-            _ => {
-                (stays / in_l2(matrix) * f64::from(SHARES)).round().clamp(0.0, SHARES.into()) as u32
-            }
-        };
-        Self { bytes, vectors, l2_bytes, shares, stream_results: false }
+        let all = Self { bytes, vectors, l2_bytes, shares: SHARES, stream_results: false };
+        match bytes as f64 / l2_bytes.max(1) as f64 {
+            ..=ALL => all,
+            _ => Self { shares: all.part(0), ..all },
+        }
+    }
+
+    /// Shares that stay of a product of which not all stays, if `other` bytes of other data
+    /// pass through it between two products.
+    fn part(self, other: u64) -> u32 {
+        let in_l2 = |bytes: u64| bytes as f64 / self.l2_bytes.max(1) as f64;
+        let stays = PART - SHRINK * in_l2(self.bytes) - in_l2(self.vectors.saturating_add(other));
+        let of_matrix = stays / in_l2(self.bytes - self.vectors);
+        (of_matrix * f64::from(SHARES)).round().clamp(0.0, SHARES.into()) as u32
     }
 
     /// The same residency for a kernel that stores every result once, where no later kernel of the
@@ -108,9 +114,15 @@ impl Residency {
         self.shares
     }
 
-    /// Shares that stay and whether results are stored evict-first, as a kernel parameter.
-    pub(crate) const fn l2_shares(self) -> u32 {
-        self.shares + if self.stream_results { STREAM_RESULTS } else { 0 }
+    /// Shares that stay and whether results are stored evict-first, as a parameter of kernels on a
+    /// queue: fewer stay if the vectors of a solver pass through the L2, too.
+    pub(crate) fn l2_shares(self, queue: &Queue) -> u32 {
+        self.l2_shares_beside(queue.other_bytes().load(Relaxed))
+    }
+
+    fn l2_shares_beside(self, other: u64) -> u32 {
+        let part = if self.streams() && other > 0 { self.part(other) } else { self.shares };
+        self.shares.min(part) + if self.stream_results { STREAM_RESULTS } else { 0 }
     }
 }
 
@@ -155,14 +167,28 @@ mod tests {
         let l2_shares = |matrix: u64, vectors: u64| {
             let residency = Residency::of_bytes(matrix << 20, vectors << 20, H200);
             let last = residency.with_final_results();
-            assert_eq!(residency.l2_shares(), last.l2_shares() % STREAM_RESULTS);
-            assert_eq!(last.without_streaming().l2_shares(), SHARES);
-            last.l2_shares()
+            assert_eq!(residency.l2_shares_beside(0), last.l2_shares_beside(0) % STREAM_RESULTS);
+            assert_eq!(last.without_streaming().l2_shares_beside(0), SHARES);
+            last.l2_shares_beside(0)
         };
         assert_eq!(l2_shares(300, 15), STREAM_RESULTS);
         assert_eq!(l2_shares(35, 20), 2 + STREAM_RESULTS);
         assert_eq!(l2_shares(300, 14), 0, "small results stay");
         assert_eq!(l2_shares(10, 20), SHARES, "all stays");
+    }
+
+    #[test]
+    fn vectors_of_a_solver_leave_less_room_for_the_matrix() {
+        // CG on a grid of 120³ in f32: two vectors besides those of the product.
+        let (matrix, vector) = (48_400_000, 6_912_000);
+        let shares =
+            |other| Residency::of_bytes(matrix, 2 * vector, H200).l2_shares_beside(other * vector);
+        assert_eq!([0, 1, 2, 3].map(shares), [4, 2, 0, 0]);
+        let small = Residency::of_bytes(10_000_000, 2_000_000, H200);
+        assert_eq!(small.l2_shares_beside(100_000_000), SHARES, "read by normal loads");
+        assert_eq!(shares(u64::MAX / vector), 0);
+        let results = Residency::of_bytes(300 << 20, 15 << 20, H200).with_final_results();
+        assert_eq!(results.l2_shares_beside(1 << 20), STREAM_RESULTS);
     }
 
     #[test]

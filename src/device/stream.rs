@@ -4,6 +4,7 @@ use super::cuda::Recording;
 use super::{Device, Queue};
 use crate::Error;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An in-order queue of work for a device. Work of different streams has no order.
@@ -68,6 +69,17 @@ impl Stream {
     /// Returns the `CUstream` for other libraries; null on the CPU.
     pub fn raw(&self) -> *mut c_void {
         self.queue().map_or(std::ptr::null_mut(), |queue| queue.raw() as *mut c_void)
+    }
+
+    /// Sets the bytes of other data that pass through the caches between two products on the
+    /// stream, such as the other vectors of a solver. Of a matrix that does not fit the L2 of a
+    /// GPU less is then kept there; results do not change.
+    ///
+    /// It is 0 at first. Clones of the stream share it, and a graph keeps that of its capture. It
+    /// does nothing on the CPU.
+    #[doc(hidden)]
+    pub fn set_other_bytes(&self, bytes: u64) {
+        self.queue().into_iter().for_each(|queue| queue.other_bytes().store(bytes, Relaxed));
     }
 
     /// Returns the device of the stream.

@@ -30,3 +30,6 @@ pub(super) const DIGIT_ROUNDS: usize = 16;
 
 /// Entries of a row that a thread copies to their slots.
 pub(super) const ROW_PORTION: usize = 64;
+
+/// Number of rows whose loads a thread has in flight together, where rows have few slots.
+pub(super) const ROWS_TOGETHER: u32 = 4;

@@ -29,6 +29,7 @@ mod row_products;
 mod scaled;
 mod sectors;
 pub mod sell;
+mod short_rows;
 mod sorting;
 mod spmm;
 pub mod tiles;
@@ -116,6 +117,11 @@ pub(crate) trait Format: 'static {
 
     /// Cost key of the plan on `on`: that of its coefficients in a profile.
     fn cost_key(plan: &Self::Plan, on: Target) -> &'static str;
+
+    /// Cost key of the plan for a matrix with this work, if its kernel depends on the matrix.
+    fn cost_key_of(plan: &Self::Plan, on: Target, _: &Work) -> &'static str {
+        Self::cost_key(plan, on)
+    }
 
     /// Cost keys of the fallback kernels of one of the format that was not measured, the nearest
     /// first.

@@ -51,6 +51,14 @@ macro_rules! registry {
                 match self { $(Self::$Format(plan) => $module::$Format::cost_key(plan, on)),+ }
             }
 
+            /// Cost key of the plan on `on` for a matrix with this work.
+            #[doc(hidden)]
+            pub fn cost_key_of(&self, on: Target, work: &Work) -> &'static str {
+                match self {
+                    $(Self::$Format(plan) => $module::$Format::cost_key_of(plan, on, work)),+
+                }
+            }
+
             /// Cost keys of the fallback kernels of one that was not measured, the nearest first. A
             /// cost key begins with the name of its format.
             #[doc(hidden)]

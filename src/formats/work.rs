@@ -51,6 +51,9 @@ pub struct Work {
     pub overlapping: u64,
     /// Number of long rows, which are multiplied separately from the others in the same launch.
     pub long_rows: u64,
+    /// True if a thread of a GPU multiplies several rows, each of a few slots.
+    #[serde(default)]
+    pub short_rows: bool,
 }
 
 impl Work {

@@ -2,10 +2,11 @@
 //! number of threads. Solutions in several processes: `cli/tests/determinism.rs`.
 
 use super::conformance::{devices, fits, scattered};
+use super::devices::gpu;
 use super::spmm::apply_multi_device;
 use super::{child, spmm, x_vector};
 use crate::analysis::Analysis;
-use crate::device::{Device, DeviceVec, Stream};
+use crate::device::{Device, DeviceVec, Stream, TEST_L2_BYTES};
 use crate::formats::{FormatKind, Layout, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
@@ -14,6 +15,9 @@ use std::fs;
 
 /// Number of repetitions of a product.
 const REPEATS: usize = 200;
+
+/// The same for kernels of large matrices.
+const FEW_REPEATS: usize = 20;
 
 /// Numbers of threads: one, as many as a machine with few cores has, and numbers that do not divide
 /// the work evenly.
@@ -133,11 +137,20 @@ fn repeats_spmm<T: Scalar>(op: &SparseOp<T>) -> bool {
 }
 
 fn repeat<T: Scalar>(device: &Device) {
-    let a = skewed::<T>(device);
-    let vectors = Vectors::new(device, &a);
+    let (own, by_spmvs) = repeated(device, &skewed::<T>(device), REPEATS);
+    let expected = if *device == Device::Cpu { OWN_ON_CPU } else { OWN_ON_GPU };
+    assert!(expected.iter().all(|text| own.iter().any(|plan| plan == text)), "{own:?}");
+    assert!(!own.iter().any(|plan| plan == PACKED_AGAIN), "{own:?}");
+    assert!(*device != Device::Cpu || by_spmvs > 0, "no plan multiplies two vectors by SpMVs");
+}
+
+/// Repeats the products of all plans of a matrix. Returns the plans with SpMM kernels for their own
+/// arrays, and the number of those that multiply two vectors by SpMVs.
+fn repeated<T: Scalar>(device: &Device, a: &CsrMatrix<T>, repeats: usize) -> (Vec<String>, usize) {
+    let vectors = Vectors::new(device, a);
     let (mut own, mut by_spmvs) = (Vec::new(), 0);
-    for plan in plans(&a) {
-        let op = operator(device, &plan, &a);
+    for plan in plans(a) {
+        let op = operator(device, &plan, a);
         by_spmvs += usize::from(op.spmm_limit(Layout::ColumnMajor) == FEW);
         if op.spmm_limit(Layout::RowMajor) > 0 {
             own.push(plan.to_string());
@@ -149,7 +162,12 @@ fn repeat<T: Scalar>(device: &Device) {
                 continue;
             }
             let first = bits(&op, &vectors, len, product);
-            let other = (1..REPEATS).find(|_| bits(&op, &vectors, len, product) != first);
+            // What stays in the L2 of a GPU does not matter.
+            vectors.stream.set_other_bytes(u64::MAX);
+            let beside = bits(&op, &vectors, len, product);
+            vectors.stream.set_other_bytes(0);
+            assert!(beside == first || !plan.is_deterministic(), "{name}, {plan}: other bits");
+            let other = (1..repeats).find(|_| bits(&op, &vectors, len, product) != first);
             assert_eq!(plan.is_deterministic(), plan.to_string() != "coo(atomic)", "{plan}");
             if is_spmm || plan.is_deterministic() {
                 assert_eq!(other, None, "{name}, {plan} in {} on {device}: other bits", T::KIND);
@@ -162,10 +180,7 @@ fn repeat<T: Scalar>(device: &Device) {
             }
         }
     }
-    let expected = if *device == Device::Cpu { OWN_ON_CPU } else { OWN_ON_GPU };
-    assert!(expected.iter().all(|text| own.iter().any(|plan| plan == text)), "{own:?}");
-    assert!(!own.iter().any(|plan| plan == PACKED_AGAIN), "{own:?}");
-    assert!(*device != Device::Cpu || by_spmvs > 0, "no plan multiplies two vectors by SpMVs");
+    (own, by_spmvs)
 }
 
 #[test]
@@ -176,6 +191,26 @@ fn every_product_repeats_its_bits_in_f32() {
 #[test]
 fn every_product_repeats_its_bits_in_f64() {
     devices().iter().for_each(repeat::<f64>);
+}
+
+/// Of one matrix a part stays in the L2, the other one has short rows. The size of the L2 is one
+/// for the whole process.
+#[test]
+fn products_with_kernels_of_large_matrices_repeat_their_bits() {
+    const NAME: &str = "testing::bits::products_with_kernels_of_large_matrices_repeat_their_bits";
+    const L2_BYTES: &str = "1000000";
+    let Some(device) = gpu() else { return };
+    if std::env::var_os(TEST_L2_BYTES).is_none() {
+        return child::finish(child::start(NAME, (TEST_L2_BYTES, L2_BYTES)));
+    }
+    let a = skewed::<f64>(device);
+    let explained = operator(device, &"csr(balanced)".parse().unwrap(), &a).explain().to_string();
+    assert!(explained.contains("of the matrix stay"), "{explained}");
+    let short = |row: usize| row % 5;
+    repeated(device, &skewed::<f32>(device), FEW_REPEATS);
+    repeated(device, &skewed::<f64>(device), FEW_REPEATS);
+    repeated(device, &scattered::<f32>(9000, 6000, short), FEW_REPEATS);
+    repeated(device, &scattered::<f64>(9000, 6000, short), FEW_REPEATS);
 }
 
 /// A line for every product of every plan on a device, with a hash of its bits.

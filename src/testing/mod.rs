@@ -8,6 +8,7 @@ mod changes;
 #[path = "../../testkit/src/chapter.rs"]
 pub(crate) mod chapter;
 mod child;
+mod cliffs;
 mod conformance;
 mod device_analysis;
 #[allow(unreachable_pub)]

@@ -1,14 +1,15 @@
-//! Conformance of the kernels for matrices that do not fit the L2 of a GPU, on small matrices.
+//! Conformance of the kernels for matrices that do not fit the L2 of a GPU, on small matrices, and
+//! for many short rows.
 
 use super::child;
-use super::conformance::{check_on, few_cases, fits, small};
+use super::conformance::{check_on, few_cases, fits, scattered, small};
 use super::devices::gpu;
 use super::spmm::{Case, multivectors};
-use crate::Scalar;
 use crate::analysis::Analysis;
 use crate::device::{Device, Residency, TEST_L2_BYTES};
-use crate::formats::{FormatKind, Plan, ResidentMatrix};
+use crate::formats::{FormatKind, Plan, ResidentMatrix, Target};
 use crate::matrix::CsrMatrix;
+use crate::{Scalar, SparseOpBuilder, Tuning};
 use rayon::prelude::*;
 
 /// Sizes of an L2 that hold a part of some matrices, of one block and of many blocks. Larger ones
@@ -96,4 +97,48 @@ fn packed_slices_have_one_warp_each() {
     assert_eq!(text("psell(sigma:1,group:4)"), "psell(sigma:1,group:4,warps:1)");
     assert_eq!(text("psell(sigma:1,warps:1)"), "psell(sigma:1,warps:1)");
     assert_eq!(text("csr(balanced)"), "csr(balanced)");
+}
+
+#[test]
+fn many_short_rows_in_f32() {
+    many_short_rows::<f32>();
+}
+
+#[test]
+fn many_short_rows_in_f64() {
+    many_short_rows::<f64>();
+}
+
+/// Threads multiply several rows each, with padding, without, and with a COO part.
+fn many_short_rows<T: Scalar>() {
+    let Some(device @ Device::Cuda(own)) = gpu() else { return };
+    let nrows = (1 << 18) + 77;
+    let plans = ["ell", "jds(diagonals)", "jds(diagonals,tail:2)"];
+    let lengths: [fn(usize) -> usize; 3] =
+        [|_| 1, |row| row % 5, |row| if row == 1000 { 50 } else { row % 3 }];
+    for (length, plans) in lengths.into_iter().zip([&plans[..2], &plans[..2], &plans[2..]]) {
+        let a = scattered::<T>(nrows, 3000, length);
+        for text in plans {
+            let plan: Plan = text.parse().unwrap();
+            let work = plan.work(&Analysis::of(a.view()), T::KIND);
+            assert!(plan.cost_key_of(Target::Gpu, &work).ends_with(".short"), "{text}");
+            check_on(device, &plan, &a, &format!("{text} on {} entries", a.nnz()));
+        }
+    }
+    for (file, kernel) in [("ell", "ell_short"), ("jds", "jds_short_diagonals")] {
+        assert!(own.is_loaded(file.into(), &format!("{kernel}_{}", T::KIND)), "{kernel}");
+    }
+}
+
+#[test]
+fn an_explanation_states_what_stays_in_the_l2() {
+    let Some(device) = gpu() else { return };
+    let a = scattered::<f32>(2000, 2000, |row| row % 9);
+    let plan = Tuning::Fixed("csr(balanced)".parse().unwrap());
+    let op = SparseOpBuilder::new().device(device.clone()).tuning(plan).build(&a).unwrap();
+    let text = op.explain().to_string();
+    assert!(
+        text.contains("\ncache    a product touches 0.1 MB") && text.contains("all stays"),
+        "{text}"
+    );
 }

@@ -38,7 +38,7 @@ impl<'a> Predictor<'a> {
     ) -> (WorkTerms, Option<Prediction>) {
         let Self { profile, device, scale } = self;
         let on = Target::of(device);
-        let kernel = plan.cost_key(on);
+        let kernel = plan.cost_key_of(on, work);
         let cache = profile.cache_bytes * scale.cache;
         let work_terms =
             work_terms(work, features, cache, &profile.cache_reach.scaled(scale.cache), device);
@@ -46,7 +46,7 @@ impl<'a> Predictor<'a> {
         let default = || Some((None, profile.default_coefficients(scalar, plan, work)?));
         let known = profile.of_kernel(scalar, kernel).map(|(kernel, &c)| (Some(kernel), c));
         let prediction = known.or_else(default).map(|(kernel, c)| {
-            let is_measured = kernel == Some(plan.cost_key(on));
+            let is_measured = kernel == Some(plan.cost_key_of(on, work));
             let like = plan.properties().packing_like;
             let like = like.filter(|_| !is_measured && (on == Target::Gpu || kernel.is_none()));
             let packed = like.and_then(|like| profile.coefficients(scalar, like));

@@ -454,13 +454,14 @@ mod tests {
     #[test]
     fn records_of_the_built_in_profiles_are_read_whole() {
         /// Matrices and precisions of each file.
-        const MEASURED: [(&str, usize); 7] = [
+        const MEASURED: [(&str, usize); 8] = [
             ("cpu-avx2.zst", 1492),
             ("cpu-random.zst", 160),
             ("cpu-real.zst", 190),
             ("cpu.zst", 1494),
             ("nvidia-h200-artificial.zst", 142),
             ("nvidia-h200-real.zst", 180),
+            ("nvidia-h200-short.zst", 96),
             ("nvidia-h200.zst", 2490),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/records");

@@ -399,7 +399,7 @@ fn by_kernel<'a>(
     for of in measured {
         let least = of.fastest(on).map_or(0.0, |run| run.product);
         for run in &of.runs {
-            let group = groups.entry((of.scalar, run.plan.cost_key(on))).or_default();
+            let group = groups.entry((of.scalar, run.plan.cost_key_of(on, &run.work))).or_default();
             group.push(ObservedRun { of, run, least });
         }
     }
@@ -467,7 +467,8 @@ fn held_out_spreads(profile: &mut Profile, measured: &[Measured], choices: &[Jud
         for (run, prediction) in m.runs.iter().zip(&choice.predictions) {
             let error = prediction.map(|predicted| (run.product / predicted).ln());
             let weight = choice.fastest.product / run.product;
-            let of_kernel = errors.entry((m.scalar, run.plan.cost_key(on))).or_default();
+            let of_kernel =
+                errors.entry((m.scalar, run.plan.cost_key_of(on, &run.work))).or_default();
             of_kernel.extend(error.filter(|error| error.is_finite()).map(|error| (error, weight)));
         }
     }

@@ -11,6 +11,7 @@ use crate::device::{Launch, Ptr};
 use cudarc::driver::sys;
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 /// Allocator of queue identifiers. An identifier is not reused while its queue lives or its work
@@ -63,6 +64,8 @@ pub(super) struct OpenStream {
     /// Held shared while the stream is waited for, which would break a capture, and exclusively
     /// when a capture begins.
     gate: RwLock<()>,
+    /// Bytes of other data that pass through the L2 between two products.
+    other_bytes: AtomicU64,
 }
 
 // SAFETY: the driver allows a stream to be used from any thread.
@@ -123,7 +126,9 @@ impl Queue {
     pub(super) fn around(gpu: Gpu, stream: sys::CUstream, owned: bool) -> Self {
         let id = IDS.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (order, recorded, gate) = (Mutex::default(), Mutex::default(), RwLock::default());
-        let shared = Arc::new(OpenStream { gpu, stream, id, owned, order, recorded, gate });
+        let other_bytes = AtomicU64::new(0);
+        let open = OpenStream { gpu, stream, id, owned, order, recorded, gate, other_bytes };
+        let shared = Arc::new(open);
         let mut queues = gpu.queues();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&shared));
@@ -158,6 +163,11 @@ impl Queue {
     /// Returns the GPU of the queue.
     pub(crate) fn gpu(&self) -> Gpu {
         self.0.gpu
+    }
+
+    /// Bytes of other data that pass through the L2 between two products.
+    pub(crate) fn other_bytes(&self) -> &AtomicU64 {
+        &self.0.other_bytes
     }
 
     /// Identifier, unique among living queues.

@@ -196,7 +196,13 @@ impl<T: Scalar> DeviceBlocked<T> {
     }
 
     /// Returns the kernel that multiplies tiles, and its launch.
-    fn sum_tiles(&self, x: Ptr<T>, y: Ptr<T>, partial_sums: Ptr<T>) -> (Kernel, Launch) {
+    fn sum_tiles(
+        &self,
+        queue: &Queue,
+        x: Ptr<T>,
+        y: Ptr<T>,
+        partial_sums: Ptr<T>,
+    ) -> (Kernel, Launch) {
         let pieces = self.arrays.near.pieces();
         let (kernel, launch) = match self.sum_tiles {
             SumTiles::Shared(kernel, bytes, resident) => {
@@ -220,7 +226,7 @@ impl<T: Scalar> DeviceBlocked<T> {
             tile_ptr: self.arrays.tile_ptr.ptr(),
             tiles: self.arrays.windows.len() as u32,
             windows: self.arrays.windows.ptr(),
-            l2_shares: self.residency.l2_shares(),
+            l2_shares: self.residency.l2_shares(queue),
         });
         (kernel, launch)
     }
@@ -266,7 +272,8 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
             // vectors are the caller's promise, here and below.
             unsafe { self.gather.launch(queue, Launch::over(hot, 1).with(params))? };
         }
-        let (kernel, launch) = self.sum_tiles(if hot > 0 { hot_x } else { x }, y, partial_sums);
+        let (kernel, launch) =
+            self.sum_tiles(queue, if hot > 0 { hot_x } else { x }, y, partial_sums);
         // SAFETY: the kernel is `blocked_window` or `blocked_near`, with room for all sums.
         unsafe { kernel.launch(queue, launch)? };
         let (values, value) = self.arrays.far.values.params();
@@ -282,7 +289,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceBlocked<T> {
             partial_sums,
             nrows: self.nrows as u32,
             x,
-            l2_shares: self.residency.l2_shares(),
+            l2_shares: self.residency.l2_shares(queue),
         });
         // SAFETY: the kernel is `blocked_far`, as above.
         unsafe { self.sum_far.launch(queue, launch)? };

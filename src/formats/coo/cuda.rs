@@ -126,7 +126,7 @@ impl<T: Scalar> SegmentedSum<T> {
             carry_rows: rows,
             carries,
             arrivals,
-            l2_shares: entries.residency.l2_shares(),
+            l2_shares: entries.residency.l2_shares(queue),
         });
         // SAFETY: the kernel is `coo` or `coo_add`; there is a carry for every chunk, and the
         // counter is zero before and after the launch.
@@ -202,7 +202,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCoo<T> {
                     nnz: values.len() as u64,
                     x,
                     y,
-                    l2_shares: residency.l2_shares(),
+                    l2_shares: residency.l2_shares(queue),
                 });
                 // SAFETY: the kernel is `coo_atomic`; the vectors are the caller's promise.
                 unsafe { kernel.launch(queue, launch) }

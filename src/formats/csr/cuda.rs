@@ -296,7 +296,7 @@ impl<T: Scalar> DeviceCsr<T> {
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let CsrBuffers { nrows, ref row_ptr, ref col_idx, ref values, .. } = self.matrix;
         let (row_ptr, cols, nnz) = (row_ptr.ptr(), col_idx.ptr(), values.len() as u64);
-        let (values, l2_shares) = (values.ptr(), self.kernel.residency().l2_shares());
+        let (values, l2_shares) = (values.ptr(), self.kernel.residency().l2_shares(queue));
         let launch = match &self.assignment {
             DeviceAssignment::Lanes(lanes) => {
                 let (launch, nrows) = (Launch::over(nrows, *lanes), nrows as u32);

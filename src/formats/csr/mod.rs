@@ -29,7 +29,7 @@ use super::{
     PlanArgs, PlanProperties, SpmmShape, Target, ValueArrays, Work, critical_path_us, megabytes,
     millions, slot_bytes, vector_bytes,
 };
-use crate::analysis::{Analysis, Sampler};
+use crate::analysis::{Analysis, RowStats, Sampler};
 use crate::device::cpu::{first_at_least, partition};
 use crate::device::{BLOCK, CsrSource, Gpu, Module, WARP};
 use crate::matrix::{CsrMatrix, CsrView};
@@ -174,7 +174,8 @@ impl Format for Csr {
             0.27 * ((steps - 4.0) / 28.0).clamp(0.0, 4.0) + if steps > 64.0 { 6.0 } else { 0.0 };
         let threads = millions(rows.nrows as u64 * lanes);
         let path = critical_path_us(work, 0.08, 0.05);
-        1.0 + 0.16 * megabytes(work) + 4.5 * threads + path + separate * entries
+        let throughput = 0.16 * megabytes(work) + 4.5 * threads + path + separate * entries;
+        1.0 + throughput.max(latency_of_mixed_us(rows, lanes))
     }
 
     fn cost_key(plan: &CsrPlan, _: Target) -> &'static str {
@@ -294,6 +295,33 @@ impl RowOffsets {
             Self::Wide(ptr) => size_of_val(ptr.as_slice()) as u64,
         }
     }
+}
+
+/// Time on an H200 of the dependent loads of rows that `lanes` lanes share, in µs, where most rows
+/// of a warp wait for its longest; else 0. A warp takes as many batches as its longest row, each of
+/// them two loads one after the other, after that of the offsets. Where row lengths change, the
+/// rows of a warp are drawn from the histogram.
+fn latency_of_mixed_us(rows: &RowStats, lanes: u64) -> f64 {
+    /// Batches of a warp over those of a row in the mean from which on most rows wait.
+    const WAIT: f64 = 2.0;
+    /// Warps that an H200 executes at a time.
+    const RESIDENT: f64 = 8448.0;
+    /// Time of a load, in µs.
+    const LOAD_US: f64 = 0.72;
+    let (nrows, own) = (rows.nrows.max(1) as f64, (u64::from(WARP) / lanes).max(1) as f64);
+    let warps = nrows / own;
+    let batches = |len: u32| u64::from(len).div_ceil(lanes * LANE_ENTRIES) as f64;
+    let (mut below, mut mean, mut longest) = (0.0, 0.0, 0.0);
+    for &(len, count) in rows.histogram.classes() {
+        let share = count as f64 / nrows;
+        let up_to: f64 = (below + share).min(1.0);
+        mean += share * batches(len);
+        longest += (up_to.powf(own) - below.powf(own)) * batches(len);
+        below = up_to;
+    }
+    let mixed = (rows.changes as f64 / warps).min(1.0);
+    let batches = mixed * longest + (1.0 - mixed) * mean;
+    if batches > WAIT * mean { warps / RESIDENT * LOAD_US * (1.0 + 2.0 * batches) } else { 0.0 }
 }
 
 /// A CSR matrix.

@@ -49,7 +49,7 @@ impl<T: Scalar> DeviceDia<T> {
             ncols: self.ncols as u32,
             x,
             out,
-            l2_shares: self.kernel.residency().l2_shares(),
+            l2_shares: self.kernel.residency().l2_shares(queue),
         });
         // SAFETY: the kernel is `dia`; the vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, &out, launch) }

@@ -1,11 +1,13 @@
-//! ELL on a GPU: one thread per row.
+//! ELL on a GPU: one thread per row, or for several short ones.
 
 use super::HostEll;
 use crate::device::{
-    Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, kernels,
+    Buffer, CsrSource, Gpu, Module, Out, Ptr, Queue, Residency, RowKernel, kernels,
 };
 use crate::formats::device_rows::RowPacker;
-use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays, row_products};
+use crate::formats::{
+    DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays, row_products, short_rows,
+};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -22,12 +24,23 @@ pub(crate) struct DeviceEll<T> {
     col_idx: Buffer<u32>,
     values: Buffer<T>,
     row_len: Option<Buffer<u32>>,
+    /// True if a thread processes several rows.
+    short: bool,
     kernel: RowKernel,
 }
 
 /// Kernel of the products.
-fn kernel<T: Scalar>(lengths: bool, gpu: Gpu, residency: Residency) -> Result<RowKernel, Error> {
-    let name = if lengths { "ell_lengths" } else { "ell" };
+fn kernel<T: Scalar>(
+    lengths: bool,
+    short: bool,
+    gpu: Gpu,
+    residency: Residency,
+) -> Result<RowKernel, Error> {
+    let name = match (lengths, short) {
+        (true, _) => "ell_lengths",
+        (false, true) => "ell_short",
+        (false, false) => "ell",
+    };
     RowKernel::new(gpu, Module::of(FILE, residency), residency, format!("{name}_{}", T::KIND))
 }
 
@@ -35,6 +48,7 @@ impl<T: Scalar> DeviceEll<T> {
     /// Copies a matrix to GPU memory with the given residency.
     pub(crate) fn new(host: &HostEll<T>, gpu: Gpu, residency: Residency) -> Result<Self, Error> {
         let row_len = host.row_len.as_ref().map(|lengths| gpu.upload(lengths)).transpose()?;
+        let short = row_len.is_none() && short_rows::are_short(host.nrows, host.width);
         Ok(Self {
             nrows: host.nrows,
             ncols: host.ncols,
@@ -42,8 +56,9 @@ impl<T: Scalar> DeviceEll<T> {
             full: host.full,
             col_idx: gpu.upload(&host.col_idx)?,
             values: gpu.upload(&host.values)?,
-            kernel: kernel::<T>(row_len.is_some(), gpu, residency)?,
+            kernel: kernel::<T>(row_len.is_some(), short, gpu, residency)?,
             row_len,
+            short,
         })
     }
 
@@ -57,6 +72,7 @@ impl<T: Scalar> DeviceEll<T> {
         let packed = packer.pack(Ptr::NULL, packer.one_slice()?, slots, u32::MAX)?;
         let bytes = packed.bytes() + row_len.as_ref().map_or(0, Buffer::bytes);
         let residency = Residency::of::<T>(a.gpu, bytes, (a.nrows, a.ncols)).with_final_results();
+        let short = !lengths && short_rows::are_short(a.nrows, width as usize);
         Ok(Self {
             nrows: a.nrows,
             ncols: a.ncols,
@@ -64,8 +80,9 @@ impl<T: Scalar> DeviceEll<T> {
             full: full as usize,
             col_idx: packed.col_idx,
             values: packed.values,
-            kernel: kernel::<T>(lengths, a.gpu, residency)?,
+            kernel: kernel::<T>(lengths, short, a.gpu, residency)?,
             row_len,
+            short,
         })
     }
 
@@ -92,8 +109,8 @@ impl<T: Scalar> DeviceEll<T> {
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let (nrows, ncols) = (self.nrows as u32, self.ncols as u32);
         let (cols, values) = (self.col_idx.ptr(), self.values.ptr());
-        let l2_shares = self.kernel.residency().l2_shares();
-        let launch = Launch::over(self.nrows, 1);
+        let l2_shares = self.kernel.residency().l2_shares(queue);
+        let launch = short_rows::launch(self.nrows, self.short);
         let launch = match &self.row_len {
             Some(lengths) => {
                 let row_len = lengths.ptr();
@@ -123,8 +140,8 @@ impl<T: Scalar> DeviceEll<T> {
                 launch.with(params)
             }
         };
-        // SAFETY: the kernel is `ell_lengths` if there are lengths, else `ell`; the vectors are the
-        // caller's promise.
+        // SAFETY: the kernel is `ell_lengths` if there are lengths, else `ell_short` or `ell`; the
+        // vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, &out, launch) }
     }
 }

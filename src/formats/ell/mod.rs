@@ -24,8 +24,8 @@ pub(crate) use cuda::DeviceEll;
 
 use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
-    Target, ValueArrays, Work, critical_path_us, device_rows, megabytes, millions, slot_bytes,
-    vector_bytes,
+    Target, ValueArrays, Work, critical_path_us, device_rows, megabytes, millions, short_rows,
+    slot_bytes, vector_bytes,
 };
 use crate::analysis::Analysis;
 use crate::device::cpu::{Output, PADDING, for_each_task, partition};
@@ -84,7 +84,8 @@ impl Format for Ell {
             EllPlan::Padded => work,
             EllPlan::Lengths => {
                 let lengths = analysis.rows.nrows as u64 * size_of::<u32>() as u64;
-                Work { matrix_bytes: work.matrix_bytes.saturating_add(lengths), ..work }
+                let matrix_bytes = work.matrix_bytes.saturating_add(lengths);
+                Work { matrix_bytes, short_rows: false, ..work }
             }
         }
     }
@@ -94,6 +95,17 @@ impl Format for Ell {
             EllPlan::Padded => "ell",
             EllPlan::Lengths => "ell.lengths",
         }
+    }
+
+    fn cost_key_of(plan: &EllPlan, on: Target, work: &Work) -> &'static str {
+        match (plan, on, work.short_rows) {
+            (EllPlan::Padded, Target::Gpu, true) => "ell.short",
+            _ => Self::cost_key(plan, on),
+        }
+    }
+
+    fn fallback_cost_keys(key: &str) -> Vec<String> {
+        if key == "ell.short" { vec!["ell".to_owned()] } else { Vec::new() }
     }
 
     fn estimate_us(_: &EllPlan, analysis: &Analysis, work: &Work) -> f64 {
@@ -137,6 +149,7 @@ pub(crate) fn work_of_width(analysis: &Analysis, scalar: ScalarKind, width: u32)
         masked_slots: slots - nrows * u64::from(shortest.min(width)),
         rows: nrows,
         critical_path: u64::from(width),
+        short_rows: short_rows::are_short(analysis.rows.nrows, width as usize),
         ..Work::default()
     }
 }

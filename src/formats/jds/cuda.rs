@@ -1,4 +1,4 @@
-//! JDS on a GPU: one thread per sorted row.
+//! JDS on a GPU: one thread per sorted row, or for several short ones.
 
 use super::{HostJds, JdsLayout, JdsPlan, Launches, Section, SlotPositions};
 use crate::device::{
@@ -6,7 +6,7 @@ use crate::device::{
 };
 use crate::formats::coo::DeviceTail;
 use crate::formats::device_rows::{PackedRows, RowPacker, RowSlots};
-use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays};
+use crate::formats::{DeviceMatrix, DeviceValueArrays, HostMatrix, ValueArrays, short_rows};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar};
 
@@ -23,6 +23,8 @@ pub(super) struct DeviceJds<T> {
     table: Buffer<u64>,
     col_idx: Buffer<u32>,
     values: Buffer<T>,
+    /// True if a thread processes several rows.
+    short: bool,
     kernel: RowKernel,
     /// Copy of the sections, if each has a launch of its own.
     each: Option<Vec<Section>>,
@@ -90,7 +92,10 @@ impl<T: Scalar> DeviceJds<T> {
         packed: PackedRows<T>,
     ) -> Result<Self, Error> {
         let nrows = perm.len();
+        let short = matches!(positions, SlotPositions::Diagonals(jd_ptr)
+            if short_rows::are_short(nrows, jd_ptr.len() - 1));
         let kernel = match plan.layout {
+            JdsLayout::Diagonals if short => "jds_short_diagonals",
             JdsLayout::Diagonals => "jds_diagonals",
             JdsLayout::Sections(_, Launches::Fused) => "jds_sections",
             JdsLayout::Sections(_, Launches::Each) => "jds_section",
@@ -112,6 +117,7 @@ impl<T: Scalar> DeviceJds<T> {
             table,
             col_idx: packed.col_idx,
             values: packed.values,
+            short,
             kernel: RowKernel::new(
                 gpu,
                 Module::of(FILE, residency),
@@ -124,9 +130,9 @@ impl<T: Scalar> DeviceJds<T> {
     }
 
     /// Launch for all rows.
-    fn launch_all(&self, x: Ptr<T>, out: Out<'_, T>) -> Launch {
+    fn launch_all(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Launch {
         let nrows = self.perm.len();
-        let launch = Launch::over(nrows, 1);
+        let launch = short_rows::launch(nrows, self.short);
         match self.plan.layout {
             JdsLayout::Diagonals => launch.with(kernels::jds::Diagonals {
                 jd_ptr: self.table.ptr(),
@@ -137,7 +143,7 @@ impl<T: Scalar> DeviceJds<T> {
                 nrows: nrows as u32,
                 x,
                 out,
-                l2_shares: self.kernel.residency().l2_shares(),
+                l2_shares: self.kernel.residency().l2_shares(queue),
             }),
             JdsLayout::Sections(..) => launch.with(kernels::jds::Sections {
                 sections: self.table.ptr(),
@@ -149,13 +155,19 @@ impl<T: Scalar> DeviceJds<T> {
                 ncols: self.ncols as u32,
                 x,
                 out,
-                l2_shares: self.kernel.residency().l2_shares(),
+                l2_shares: self.kernel.residency().l2_shares(queue),
             }),
         }
     }
 
     /// Launch for one section.
-    fn launch_section(&self, section: &Section, x: Ptr<T>, out: Out<'_, T>) -> Launch {
+    fn launch_section(
+        &self,
+        section: &Section,
+        queue: &Queue,
+        x: Ptr<T>,
+        out: Out<'_, T>,
+    ) -> Launch {
         let [first_row, rows, width, full, start] = section.words();
         Launch::over(section.rows, 1).with(kernels::jds::Section {
             first_row,
@@ -169,7 +181,7 @@ impl<T: Scalar> DeviceJds<T> {
             ncols: self.ncols as u32,
             x,
             out,
-            l2_shares: self.kernel.residency().l2_shares(),
+            l2_shares: self.kernel.residency().l2_shares(queue),
         })
     }
 
@@ -180,13 +192,15 @@ impl<T: Scalar> DeviceJds<T> {
     /// As [`DeviceMatrix::spmv_scaled`].
     unsafe fn multiply(&self, queue: &Queue, x: Ptr<T>, out: Out<'_, T>) -> Result<(), Error> {
         let Some(sections) = &self.each else {
-            // SAFETY: the kernel is `jds_diagonals` or `jds_sections`, by the plan; the vectors are
-            // the caller's promise.
-            return unsafe { self.kernel.launch(queue, &out, self.launch_all(x, out)) };
+            // SAFETY: the kernel is `jds_diagonals`, `jds_short_diagonals` or `jds_sections`, by
+            // the plan and the rows; the vectors are the caller's promise.
+            return unsafe { self.kernel.launch(queue, &out, self.launch_all(queue, x, out)) };
         };
         for section in sections {
             // SAFETY: the kernel is `jds_section`; as above.
-            unsafe { self.kernel.launch(queue, &out, self.launch_section(section, x, out))? };
+            unsafe {
+                self.kernel.launch(queue, &out, self.launch_section(section, queue, x, out))?
+            };
         }
         Ok(())
     }

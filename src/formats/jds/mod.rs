@@ -39,7 +39,8 @@ use super::{
     Access, Costs, DeviceMatrix, Format, HostMatrix, HostValueArrays, PlanArgs, PlanProperties,
     Target, ValueArrays, Work,
     coo::{self, HostCoo},
-    critical_path_us, device_rows, megabytes, millions, rows_by_length, slot_bytes, vector_bytes,
+    critical_path_us, device_rows, megabytes, millions, rows_by_length, short_rows, slot_bytes,
+    vector_bytes,
 };
 use crate::analysis::{Analysis, Histogram};
 use crate::device::cpu::{Output, PADDING, for_each_task, partition};
@@ -138,6 +139,8 @@ impl Format for Jds {
             starts: starts + analysis.rows.histogram.rows_longer(cut),
             serial_slots: u64::from(width) * STRIP_ROWS.min(nrows),
             critical_path: u64::from(width),
+            short_rows: plan.layout == JdsLayout::Diagonals
+                && short_rows::are_short(analysis.rows.nrows, width as usize),
             relaunches: sections + coo::launches(tail),
             ..Work::default()
         }
@@ -157,6 +160,17 @@ impl Format for Jds {
             (JdsLayout::Sections(_, Launches::Each), Target::Gpu) => "jds.launches",
             (JdsLayout::Sections(..), _) => sections::KERNEL,
         }
+    }
+
+    fn cost_key_of(plan: &JdsPlan, on: Target, work: &Work) -> &'static str {
+        match (plan.layout, on, work.short_rows) {
+            (JdsLayout::Diagonals, Target::Gpu, true) => "jds.diagonals.short",
+            _ => Self::cost_key(plan, on),
+        }
+    }
+
+    fn fallback_cost_keys(key: &str) -> Vec<String> {
+        if key == "jds.diagonals.short" { vec!["jds.diagonals".to_owned()] } else { Vec::new() }
     }
 
     fn estimate_us(plan: &JdsPlan, analysis: &Analysis, work: &Work) -> f64 {

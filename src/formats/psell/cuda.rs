@@ -232,7 +232,7 @@ impl<T: Scalar> DevicePsell<T> {
             x,
             out,
             shift: self.shift,
-            l2_shares: self.kernel.residency().l2_shares(),
+            l2_shares: self.kernel.residency().l2_shares(queue),
         });
         // SAFETY: the kernel is one of psell_spmv.cuh; the vectors are the caller's promise.
         unsafe { self.kernel.launch(queue, &out, launch) }

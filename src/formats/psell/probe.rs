@@ -167,7 +167,9 @@ fn spread(count: usize) -> impl Iterator<Item = usize> {
 struct RowSample<'a> {
     /// Number of the sample's place in the matrix, counted in samples.
     numbers: Vec<usize>,
-    offsets: Sample<'a, usize>,
+    /// Row offsets of rounds of samples, and the round of each sample with its place there.
+    rounds: Vec<Sample<'a, usize>>,
+    places: Vec<(usize, usize)>,
     columns: Sample<'a, u32>,
     /// Rows of each sample that are measured.
     measured: usize,
@@ -205,22 +207,33 @@ impl<'a> RowSample<'a> {
         let expected = enough / cost(measured * nnz / a.nrows().max(1));
         let mut left = spread(count).peekable();
         let (mut numbers, mut entries, mut counted) = (Vec::new(), Vec::new(), 0);
+        let (mut rounds, mut places) = (Vec::new(), Vec::new());
         while left.peek().is_some() && (counted < enough || numbers.len() < MIN_SAMPLES) {
             let next: Vec<usize> =
                 left.by_ref().take(expected + expected / 4 + MIN_SAMPLES).collect();
-            let found = a.entries(next.iter().map(|&number| rows(number)))?;
-            for (number, own) in next.into_iter().zip(found) {
+            let offsets = next.iter().map(|&number| rows(number).start..rows(number).end + 1);
+            let round = a.offsets(offsets.collect())?;
+            for (place, number) in next.into_iter().enumerate() {
                 if counted >= enough && numbers.len() >= MIN_SAMPLES {
                     break;
                 }
+                let offsets = round.get(place);
+                let own = offsets[0]..offsets[offsets.len() - 1];
                 counted += cost(own.len() * measured / len);
                 numbers.push(number);
+                places.push((rounds.len(), place));
                 entries.push(own);
             }
+            rounds.push(round);
         }
-        let offsets = numbers.iter().map(|&number| rows(number).start..rows(number).end + 1);
-        let (offsets, columns) = (a.offsets(offsets.collect())?, a.columns(entries)?);
-        Ok(Self { numbers, offsets, columns, measured, size: (a.ncols(), nnz) })
+        let columns = a.columns(entries)?;
+        Ok(Self { numbers, rounds, places, columns, measured, size: (a.ncols(), nnz) })
+    }
+
+    /// Row offsets of sample `i`.
+    fn offsets(&self, i: usize) -> &[usize] {
+        let (round, place) = self.places[i];
+        self.rounds[round].get(place)
     }
 
     /// Calls `encode(number, rows)` for every sample, with its rows in natural order; rows with
@@ -232,13 +245,13 @@ impl<'a> RowSample<'a> {
     ) -> Vec<SliceBatch> {
         let (ncols, nnz) = self.size;
         let samples = self.numbers.len();
-        let rows: usize = (0..samples).map(|i| self.offsets.get(i).len() - 1).sum();
+        let rows: usize = (0..samples).map(|i| self.offsets(i).len() - 1).sum();
         let entries: usize = (0..samples).map(|i| self.columns.get(i).len()).sum();
         // Of each sample; of a window, a part is measured.
         let measured = (rows + entries) * self.measured / rows.max(1);
         let least = (MEASURED_PER_TASK / measured.max(1)).max(1);
         parallel::map(samples, task_size(nnz, least), |i| {
-            let (offsets, col_idx) = (self.offsets.get(i), self.columns.get(i));
+            let (offsets, col_idx) = (self.offsets(i), self.columns.get(i));
             let row_ptr: Vec<usize> = offsets.iter().map(|at| at - offsets[0]).collect();
             let rows = SlicedRows { row_ptr: &row_ptr, col_idx, perm: None, ncols, split };
             encode(self.numbers[i], rows)

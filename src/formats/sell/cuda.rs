@@ -131,7 +131,7 @@ impl<T: Scalar> DeviceSell<T> {
             ncols: self.ncols as u32,
             x,
             out,
-            l2_shares: self.kernel.residency().l2_shares(),
+            l2_shares: self.kernel.residency().l2_shares(queue),
         });
         // SAFETY: the kernel is `sell`, `sell32` or `sell_deep`; the vectors are the caller's
         // promise.

@@ -106,7 +106,7 @@ pub(crate) fn shortlist<'a>(decision: &'a Decision, device: &DeviceSpec) -> Vec<
     let time = |c: &Candidate| c.prediction.map_or(f64::INFINITY, |p| p.amortised(calls));
     let Some(chosen) = decision.chosen() else { return Vec::new() };
     let near = |c: &&Candidate| c.verdict.may_be_timed() && time(c) <= NEAR * time(chosen);
-    let kernel = |c: &Candidate| c.plan.cost_key(Target::of(device));
+    let kernel = |c: &Candidate| c.plan.cost_key_of(Target::of(device), &c.work);
     let mut kernels = Vec::new();
     let (mut firsts, mut others) = (Vec::new(), Vec::new());
     for candidate in std::iter::once(chosen).chain(decision.candidates.iter().filter(near)) {

@@ -145,7 +145,8 @@ impl<A: PlanTimer> Check<'_, A> {
     }
 
     pub(super) fn kernel(&self, place: usize) -> &'static str {
-        self.candidates[place].plan.cost_key(self.target)
+        let candidate = self.candidates[place];
+        candidate.plan.cost_key_of(self.target, &candidate.work)
     }
 
     /// Predicted seconds of a product.

@@ -66,7 +66,7 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
                 nnz: matrix.values.len() as u64,
                 vectors: own.in_units(unit),
                 carries,
-                l2_shares: spmv.residency().l2_shares(),
+                l2_shares: spmv.residency().l2_shares(queue),
             });
             // SAFETY: the kernel is `csr_spmm_chunks` for these offsets, this run and as many
             // vectors. If rows are cut there are words for every chunk and vector, zero before and
