@@ -10,6 +10,11 @@ const FEW_SLOTS: usize = 4;
 /// Smallest number of rows: two blocks for each multiprocessor of an H200.
 const MANY_ROWS: usize = 1 << 18;
 
+/// Cost key of the fallback kernel of one for short rows: that for all rows.
+pub(super) fn without_short(key: &str) -> Vec<String> {
+    key.strip_suffix(".short").map(str::to_owned).into_iter().collect()
+}
+
 /// True if a thread multiplies several of `nrows` rows of `slots` slots.
 pub(super) fn are_short(nrows: usize, slots: usize) -> bool {
     slots <= FEW_SLOTS && nrows >= many_rows()

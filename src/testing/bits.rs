@@ -203,12 +203,13 @@ fn products_with_kernels_of_large_matrices_repeat_their_bits() {
     if std::env::var_os(TEST_L2_BYTES).is_none() {
         return child::finish(child::start(NAME, (TEST_L2_BYTES, L2_BYTES)));
     }
-    let a = skewed::<f64>(device);
-    let explained = operator(device, &"csr(balanced)".parse().unwrap(), &a).explain().to_string();
+    let skewed_f64 = skewed::<f64>(device);
+    let balanced = operator(device, &"csr(balanced)".parse().unwrap(), &skewed_f64);
+    let explained = balanced.explain().to_string();
     assert!(explained.contains("of the matrix stay"), "{explained}");
     let short = |row: usize| row % 5;
     repeated(device, &skewed::<f32>(device), FEW_REPEATS);
-    repeated(device, &skewed::<f64>(device), FEW_REPEATS);
+    repeated(device, &skewed_f64, FEW_REPEATS);
     repeated(device, &scattered::<f32>(9000, 6000, short), FEW_REPEATS);
     repeated(device, &scattered::<f64>(9000, 6000, short), FEW_REPEATS);
 }

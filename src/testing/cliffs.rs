@@ -3,7 +3,7 @@
 
 use super::conformance::of_rows;
 use super::devices::gpu;
-use super::gpu::LARGE_VARIABLE;
+use super::gpu::{is_left_out, least_product};
 use crate::Scalar;
 use crate::analysis::Analysis;
 use crate::device::Device;
@@ -18,8 +18,7 @@ use crate::tuning::select::select;
 /// A GPU for measurements.
 fn idle_gpu() -> Option<&'static Device> {
     let device = gpu()?;
-    if std::env::var_os(LARGE_VARIABLE).is_none() {
-        eprintln!("left out: it takes a minute of an idle GPU; set {LARGE_VARIABLE}=1");
+    if is_left_out("it takes a minute of an idle GPU") {
         return None;
     }
     Some(device)
@@ -39,13 +38,12 @@ fn banded<T: Scalar>(nrows: usize, reach: usize, len: impl Fn(usize) -> usize) -
     of_rows(nrows, (0..nrows).map(row))
 }
 
-/// The fastest of five batches of ten products with each plan, in seconds, other data in the L2.
+/// Seconds of a product with each plan, with other data in the L2, and its bytes.
 fn times<T: Scalar>(device: &Device, a: &CsrMatrix<T>, plans: &[Plan]) -> Vec<(f64, u64)> {
     let timer = DevicePlanTimer::new(a.view(), device, CacheState::Company).unwrap();
     let time = |plan: &Plan| {
         let ready = timer.pack(plan).unwrap();
-        let batch = || timer.products(&ready.matrix, 1, 10).unwrap() / 10.0;
-        ((0..5).map(|_| batch()).fold(f64::INFINITY, f64::min), ready.matrix.bytes())
+        (least_product(&timer, &ready.matrix, (1, 10)), ready.matrix.bytes())
     };
     plans.iter().map(time).collect()
 }

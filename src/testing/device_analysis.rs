@@ -4,7 +4,7 @@
 use super::conformance::{awkward, scattered};
 use super::devices::gpu;
 use super::foreign::Arrays;
-use super::gpu::{LARGE_VARIABLE, csr_product};
+use super::gpu::{csr_product, is_left_out};
 use crate::analysis::Analysis;
 use crate::device::{CsrSource, Device, Gpu};
 use crate::formats;
@@ -131,8 +131,7 @@ fn values_are_representable_alike() {
 #[test]
 fn a_gpu_analyses_large_matrices_faster_than_the_host() {
     let Some(gpu) = the_gpu() else { return };
-    if std::env::var_os(LARGE_VARIABLE).is_none() {
-        eprintln!("left out: it takes minutes; set {LARGE_VARIABLE}=1");
+    if is_left_out("it takes minutes") {
         return;
     }
     let device = Device::Cuda(gpu);

@@ -299,13 +299,21 @@ fn operators_of_packed_slices_are_packed_on_the_gpu() {
     }
 }
 
+/// Seconds of a product of a packed matrix, the least of five batches.
+pub(super) fn least_product<T: Scalar>(
+    timer: &DevicePlanTimer<'_, T>,
+    matrix: &ResidentMatrix<T>,
+    (warm_up, repeats): (u32, u32),
+) -> f64 {
+    let batch = |_| timer.products(matrix, warm_up, repeats).unwrap() / f64::from(repeats);
+    (0..5).map(batch).fold(f64::INFINITY, f64::min)
+}
+
 /// Seconds of a product of the best plan of CSR.
 pub(super) fn csr_product<T: Scalar>(timer: &DevicePlanTimer<'_, T>) -> f64 {
     let seconds = |plan: &str| {
         let ready = timer.pack(&plan.parse().unwrap()).unwrap();
-        (0..5)
-            .map(|_| timer.products(&ready.matrix, 0, 20).unwrap() / 20.0)
-            .fold(f64::INFINITY, f64::min)
+        least_product(timer, &ready.matrix, (0, 20))
     };
     ["csr(balanced)", "csr(vector:4)", "csr(vector:8)"]
         .map(seconds)
@@ -327,8 +335,7 @@ fn packing_on_the_gpu_takes_few_products() {
         "jds(diagonals)",
     ];
     let Some(device) = gpu() else { return };
-    if std::env::var_os(LARGE_VARIABLE).is_none() {
-        eprintln!("left out: it takes minutes; set {LARGE_VARIABLE}=1");
+    if is_left_out("it takes minutes") {
         return;
     }
     let Device::Cuda(the_gpu) = device else { return };
@@ -384,8 +391,7 @@ fn update_times<T: Scalar>() {
         "blocked(hot:192)",
     ];
     let Some(device) = gpu() else { return };
-    if std::env::var_os(LARGE_VARIABLE).is_none() {
-        eprintln!("left out: it takes a minute; set {LARGE_VARIABLE}=1");
+    if is_left_out("it takes a minute") {
         return;
     }
     let mut slow = Vec::new();
@@ -440,14 +446,21 @@ fn updating_values_takes_few_products_in_f64() {
     update_times::<f64>();
 }
 
-/// Environment variable that enables tests with tens of gigabytes of host and device memory.
-pub(super) const LARGE_VARIABLE: &str = "SPARSEOP_TEST_LARGE";
+/// True if a test is left out, and prints why: those that take minutes, or tens of gigabytes of
+/// host and device memory, run where a variable is set.
+pub(super) fn is_left_out(why: &str) -> bool {
+    const VARIABLE: &str = "SPARSEOP_TEST_LARGE";
+    let left_out = std::env::var_os(VARIABLE).is_none();
+    if left_out {
+        eprintln!("left out: {why}; set {VARIABLE}=1");
+    }
+    left_out
+}
 
 #[test]
 fn more_than_two_billion_slots() {
     let Some(device) = gpu() else { return };
-    if std::env::var_os(LARGE_VARIABLE).is_none() {
-        eprintln!("left out: it takes 60 GB of host memory; set {LARGE_VARIABLE}=1");
+    if is_left_out("it takes 60 GB of host memory") {
         return;
     }
     // 2.2 · 10⁹ entries: row `i` has `len` entries at columns that can be recomputed for any

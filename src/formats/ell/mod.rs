@@ -105,7 +105,7 @@ impl Format for Ell {
     }
 
     fn fallback_cost_keys(key: &str) -> Vec<String> {
-        if key == "ell.short" { vec!["ell".to_owned()] } else { Vec::new() }
+        short_rows::without_short(key)
     }
 
     fn estimate_us(_: &EllPlan, analysis: &Analysis, work: &Work) -> f64 {

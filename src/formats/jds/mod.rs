@@ -170,7 +170,7 @@ impl Format for Jds {
     }
 
     fn fallback_cost_keys(key: &str) -> Vec<String> {
-        if key == "jds.diagonals.short" { vec!["jds.diagonals".to_owned()] } else { Vec::new() }
+        short_rows::without_short(key)
     }
 
     fn estimate_us(plan: &JdsPlan, analysis: &Analysis, work: &Work) -> f64 {
