@@ -6,6 +6,10 @@
 
 #include "psell_spmv.cuh"
 
+// Most lanes of a slice with long rows that are filled: `MOST_FILLED` in
+// src/formats/psell/index.rs.
+constexpr u32 MOST_FILLED = WARP / 4;
+
 // Row of a lane in its slice. Empty if the lane has no row, or a long one.
 struct Lane {
     u64 begin;
@@ -21,6 +25,13 @@ struct Lane {
         u64 all = rows.length(row);
         is_long = all > rows.limit;
         len = is_long ? 0 : u32(all);
+    }
+
+    // Lanes with long rows that are filled in the slots that all other lanes have, with zeros:
+    // `LaneRows::filled` in src/formats/psell/index.rs.
+    __device__ __forceinline__ u32 filled() const {
+        u32 lanes = __ballot_sync(ALL_LANES, is_long);
+        return __popc(lanes) <= MOST_FILLED ? lanes : 0;
     }
 };
 

@@ -12,16 +12,23 @@ __device__ __forceinline__ u32 padded_bytes(u32 bytes) { return (bytes + ALIGNME
 
 // Calls `visit(delta, mask)` for the slots of a slice whose rows have strictly ascending columns,
 // in ascending order of the deltas. Returns the number of slots. Stops after `most` of them, which
-// `visit` may lower. In every step the warp finds the smallest remaining delta.
+// `visit` may lower. In every step the warp finds the smallest remaining delta. A slot that all
+// lanes but filled ones have is full if its columns exist in these too.
 template <typename Visit>
-__device__ __forceinline__ u32 visit_slots(const Lane &own, const u32 *cols, const u32 &most, Visit visit) {
-    u32 count = 0, next = 0;
+__device__ __forceinline__ u32 visit_slots(const Lane &own, const u32 *cols, u32 ncols, const u32 &most, Visit visit) {
+    u32 count = 0, next = 0, filled = own.filled();
     u32 delta = own.len > 0 ? (__ldg(cols) - own.row) ^ SIGN : ALL_LANES;
     while (__any_sync(ALL_LANES, next < own.len)) {
         if (++count > most) break;
         u32 least = lanes_min(delta);
         bool takes = next < own.len && delta == least;
-        visit(int(least ^ SIGN), __ballot_sync(ALL_LANES, takes));
+        int slot = int(least ^ SIGN);
+        u32 mask = __ballot_sync(ALL_LANES, takes);
+        if (mask != ALL_LANES && (mask | filled) == ALL_LANES) {
+            bool exists = takes || u64((long long)own.row + slot) < ncols;
+            if (__all_sync(ALL_LANES, exists)) mask = ALL_LANES;
+        }
+        visit(slot, mask);
         if (takes) {
             ++next;
             delta = next < own.len ? (__ldg(cols + next) - own.row) ^ SIGN : ALL_LANES;
@@ -89,11 +96,11 @@ struct LaneSurvey {
     }
 };
 
-// Encoding of a relative slice: shape, base, entries and bytes of its index; `Encoded` in
+// Encoding of a relative slice: shape, base, stored values and bytes of its index; `Encoded` in
 // src/formats/psell/index.rs.
 __device__ __forceinline__ uint4 relative(const Lane &own, const ColumnSurvey &columns) {
-    u32 longest = lanes_max(own.len), shortest = lanes_min(own.len);
-    u32 entries = subwarp_sum(own.len, WARP);
+    u32 filled = own.filled(), longest = lanes_max(own.len);
+    u32 shortest = lanes_min(filled >> lane_id() & 1 ? ALL_LANES : own.len);
     u32 first = min(columns.first, columns.last);
     u32 step_columns = columns.flags & THREES ? 3 : columns.flags & TWOS ? 2 : 1;
     // The largest index is that of the first column of a step.
@@ -102,8 +109,9 @@ __device__ __forceinline__ uint4 relative(const Lane &own, const ColumnSurvey &c
     u32 kind = span < 1 << 8 ? RELATIVE8 : span < 1 << 16 ? RELATIVE16 : RELATIVE32;
     u32 size = kind == RELATIVE8 ? 1 : kind == RELATIVE16 ? 2 : 4;
     SliceShape shape{kind, step_columns, shortest / step_columns, longest / step_columns};
-    u32 bytes = padded_bytes((shape.width - shape.full) * u32(sizeof(u32))) + padded_bytes(entries / step_columns * size);
-    return make_uint4(shape.bits(), kind == RELATIVE32 ? 0 : first, entries, bytes);
+    u32 stored = subwarp_sum(own.len, WARP) + __popc(filled) * shape.full * step_columns;
+    u32 bytes = padded_bytes((shape.width - shape.full) * u32(sizeof(u32))) + padded_bytes(stored / step_columns * size);
+    return make_uint4(shape.bits(), kind == RELATIVE32 ? 0 : first, stored, bytes);
 }
 
 // True if column minus row fits in 32 signed bits.
@@ -137,10 +145,11 @@ struct SlotCounts {
 
 // The diagonal slice with these slots, if they take no more bytes than `relative` and are not more
 // than `most`. Else `relative`.
-__device__ __forceinline__ uint4 diagonal_or(uint4 relative, const SlotCounts &slots, u32 most) {
+__device__ __forceinline__ uint4 diagonal_or(const Lane &own, uint4 relative, const SlotCounts &slots, u32 most) {
     u32 bytes = (padded(slots.full) + 2 * padded(slots.count - min(slots.full, slots.count))) * u32(sizeof(u32));
     if (slots.count > most || bytes > relative.w) return relative;
-    return make_uint4(SliceShape{DIAGONAL, 1, slots.full, slots.count}.bits(), 0, relative.z, bytes);
+    u32 stored = subwarp_sum(own.len, WARP) + __popc(own.filled()) * slots.full;
+    return make_uint4(SliceShape{DIAGONAL, 1, slots.full, slots.count}.bits(), 0, stored, bytes);
 }
 
 // First delta of a portion: column minus row of the portion's first entry in the longest row, the
@@ -181,12 +190,12 @@ __device__ __forceinline__ Lane slots_of_portion(const Lane &own, const u32 *col
 
 // Writes slots of a slice to its index, after `full_before` slots of all lanes and `partial_before`
 // others.
-__device__ __forceinline__ void put_slots(const Lane &own, const u32 *cols, SliceShape shape, u8 *index,
-                                          u32 full_before, u32 partial_before) {
+__device__ __forceinline__ void put_slots(const Lane &own, const u32 *cols, u32 ncols, SliceShape shape,
+                                          u8 *index, u32 full_before, u32 partial_before) {
     u32 *full = reinterpret_cast<u32 *>(index), *partial = full + padded(shape.full) + partial_before;
     u32 *masks = partial + padded(shape.width - shape.full);
     full += full_before;
-    visit_slots(own, cols, u32(MAX_WIDTH), [&](int delta, u32 mask) {
+    visit_slots(own, cols, ncols, u32(MAX_WIDTH), [&](int delta, u32 mask) {
         if (mask == ALL_LANES) {
             if (lane_id() == 0) *full = u32(delta);
             ++full;
@@ -239,11 +248,16 @@ __device__ __forceinline__ bool put_diagonal(const Lane &own, const u32 *cols, c
         u32 mask = takes_full ? ALL_LANES : __ldg(masks + p);
         u32 at = takes_full ? full_position(f, shape.full, group) : single + lanes_before(mask);
         if (mask >> lane_id() & 1) {
-            bool same = next < own.len && col - own.row == u32(delta);
-            if (same && sink.values) sink.put(first + at, value);
-            right = right && same;
-            ++next;
-            load();
+            if (own.is_long) {
+                // Its lane is filled in slots that all lanes have, and only there.
+                right = right && takes_full;
+            } else {
+                bool same = next < own.len && col - own.row == u32(delta);
+                if (same && sink.values) sink.put(first + at, value);
+                right = right && same;
+                ++next;
+                load();
+            }
         }
         if (takes_full) {
             ++f;

@@ -36,8 +36,8 @@ KERNEL(psell_pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *per
     bool reached = own.len == 0 || (in_reach(survey.first, own.row) && in_reach(survey.last, own.row));
     if (!perm && end <= ncols && columns.flags & ASCENDING && __all_sync(ALL_LANES, reached)) {
         u32 most = most_slots(own, chosen);
-        slots.count = visit_slots(own, cols, most, [&](int delta, u32 mask) { slots.add(delta, mask); });
-        chosen = diagonal_or(chosen, slots, most);
+        slots.count = visit_slots(own, cols, ncols, most, [&](int delta, u32 mask) { slots.add(delta, mask); });
+        chosen = diagonal_or(own, chosen, slots, most);
     }
     if (lane_id() == 0) {
         encoded[slice] = chosen;
@@ -93,7 +93,7 @@ KERNEL(psell_pack_count_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows,
         if (end <= ncols && columns.flags & ASCENDING && __all_sync(ALL_LANES, reached)) {
             Lane some = slots_of_portion(own, cols, portion.number);
             u32 seen = 0, room = most;
-            u32 count = visit_slots(some, col_idx + some.begin, room, [&](int delta, u32 mask) {
+            u32 count = visit_slots(some, col_idx + some.begin, ncols, room, [&](int delta, u32 mask) {
                 slots.add(delta, mask);
                 if (++seen % ROUND != 0) return;
                 u32 all = lane_id() == 0 ? atomicAdd(&encoded[portion.slice].w, ROUND) + ROUND : 0;
@@ -123,7 +123,7 @@ KERNEL(psell_pack_choose_wide)(const u64 *row_ptr, const u32 *perm, u32 nrows, u
             slots.full += some.full;
             slots.mix(some.hash);
         }
-        if (!many) chosen = diagonal_or(chosen, slots, most_slots(own, chosen));
+        if (!many) chosen = diagonal_or(own, chosen, slots, most_slots(own, chosen));
         __syncwarp();
         if (lane_id() == 0) {
             encoded[portion.slice] = chosen;
@@ -185,7 +185,7 @@ KERNEL(psell_pack_headers)(const uint4 *encoded, const u32 *owners, const u64 *u
 }
 
 // Writes the slots of the slices that own their index.
-KERNEL(psell_pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 split,
+KERNEL(psell_pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 split,
                          const uint4 *headers, const u32 *owners, u8 *index) {
     u32 slice = own_slice();
     if (!has_slice(nrows)) return;
@@ -193,11 +193,11 @@ KERNEL(psell_pack_slots)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 
     SliceShape shape = SliceShape::of(header.w);
     if (shape.kind != DIAGONAL || owners[slice] != slice) return;
     Lane own(OrderedRows{row_ptr, nullptr, nrows, split}, slice);
-    if (!is_wide(own)) put_slots(own, col_idx + own.begin, shape, index + u64(header.y) * ALIGNMENT, 0, 0);
+    if (!is_wide(own)) put_slots(own, col_idx + own.begin, ncols, shape, index + u64(header.y) * ALIGNMENT, 0, 0);
 }
 
 // The same for a portion of a wide slice.
-KERNEL(psell_pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 split,
+KERNEL(psell_pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows, u32 ncols, u32 split,
                               const uint4 *headers, const u32 *owners, u8 *index,
                               const Portion *portions, const SlotCounts *counted, u32 count) {
     u64 i = thread_id() / WARP;
@@ -214,7 +214,7 @@ KERNEL(psell_pack_slots_wide)(const u64 *row_ptr, const u32 *col_idx, u32 nrows,
     }
     Lane own(OrderedRows{row_ptr, nullptr, nrows, split}, portion.slice);
     Lane some = slots_of_portion(own, col_idx + own.begin, portion.number);
-    put_slots(some, col_idx + some.begin, shape, index + u64(header.y) * ALIGNMENT,
+    put_slots(some, col_idx + some.begin, ncols, shape, index + u64(header.y) * ALIGNMENT,
               subwarp_sum(full, WARP), subwarp_sum(partial, WARP));
 }
 
@@ -239,7 +239,8 @@ __device__ __forceinline__ void write_slice(const OrderedRows &rows, Portion por
         if (WIDE) {
             from = min(to, portion.number * (PORTION / shape.step_columns));
             to = min(to, from + PORTION / shape.step_columns);
-            single = subwarp_sum(min(own.len / shape.step_columns, max(from, shape.full)), WARP);
+            u32 steps = own.filled() >> lane_id() & 1 ? shape.full : own.len / shape.step_columns;
+            single = subwarp_sum(min(steps, max(from, shape.full)), WARP);
         }
         put_relative(own, cols, values, shape, header.z, at, group, first, sink, from, to, single);
     } else {
@@ -247,7 +248,8 @@ __device__ __forceinline__ void write_slice(const OrderedRows &rows, Portion por
         if (WIDE) {
             from = cut_slots(own, cols, shape, at, portion.number, from, to);
             to = cut_slots(own, cols, shape, at, portion.number + 1, Cut{0, 0, 0}, to);
-            single += subwarp_sum(from.next, WARP) - from.full * WARP;
+            u32 before = own.filled() >> lane_id() & 1 ? from.full : from.next;
+            single += subwarp_sum(before, WARP) - from.full * WARP;
         }
         if (!put_diagonal(own, cols, values, shape, at, group, first, sink, from, to, single)) counts[COUNT_HASH_COLLISION] = 1;
     }

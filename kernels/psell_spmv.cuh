@@ -1,5 +1,5 @@
 // SpMV with packed SELL: see src/formats/psell/mod.rs for the layout. A lane processes a row, one
-// or several warps a slice, and a warp a piece of a long row.
+// or several warps a slice, and a warp or half of one a piece of a long row.
 //
 // Included by the kernels that multiply or pack. psell_spmv.cu and psell_spmm.cu have a module for
 // each storage of the values, because their kernels take seconds to compile.
@@ -267,7 +267,7 @@ __device__ __forceinline__ T relative_sum(u32 kind, const u8 *index, const Value
     return relative_sum<N, V, R, u32>(index, values, full, width, shift, lane, x);
 }
 
-// Piece of a long row, the work of a warp: `Piece` in src/formats/psell/long.rs.
+// Piece of a long row: `Piece` in src/formats/psell/long.rs.
 struct Piece {
     u64 begin;
     u32 count;
@@ -290,55 +290,83 @@ struct LongRows {
     u32 *done;
 };
 
-// Sums a piece, LONG_ENTRIES per lane at a time. The last warp of a row to finish adds the sums of
-// the row's pieces, always in the same order.
-template <u32 LONG_ENTRIES, typename T, typename Values, typename Epilogue>
-__device__ __forceinline__ void long_piece(const LongRows<T> &rows, Values values, u32 p, u32 lane,
-                                           const T *x, Epilogue y) {
+// True if two sums and six entries of a lane fit into its registers: not of f64 on Blackwell.
+template <typename T>
+constexpr bool HAS_REGISTERS = sizeof(T) == 4 || ARCHITECTURE < 1000;
+
+// Sums the pieces from `first` on. A piece is summed by `lanes` lanes, the whole warp or with PAIRS
+// also half of it, ENTRIES per lane at a time. The last lanes of a row to finish add the sums of
+// its pieces, always in the same order. `values_from(k)` are the values of the long rows from
+// entry k on.
+template <bool PAIRS, u32 ENTRIES, typename T, typename ValuesFrom, typename Epilogue>
+__device__ __forceinline__ void long_pieces(const LongRows<T> &rows, ValuesFrom values_from, u32 first, u32 warp_lane,
+                                            u32 lanes, const T *x, Epilogue y) {
+    static_assert(ENTRIES % 2 == 0, "half a warp adds every second entry of a lane to a sum of its own");
+    if (!PAIRS) lanes = WARP;
+    u32 lane = warp_lane & (lanes - 1), p = first + (warp_lane != lane);
+    bool exists = !PAIRS || p < rows.count;
+    if (PAIRS) p = min(p, rows.count - 1);
     Piece piece = rows.pieces[p];
-    T sum = 0;
+    u32 count = exists ? piece.count : 0;
+    auto values = values_from(piece.begin);
+    using Values = decltype(values);
+    T sum = 0, other = 0;
 #pragma unroll 1
-    for (u32 k = lane; k < piece.count; k += LONG_ENTRIES * WARP) {
-        u32 col[LONG_ENTRIES];
-        T value[LONG_ENTRIES], factor[LONG_ENTRIES];
+    for (u32 k = lane; k < count; k += ENTRIES * lanes) {
+        u32 col[ENTRIES];
+        T value[ENTRIES], factor[ENTRIES];
 #pragma unroll
-        for (u32 u = 0; u < LONG_ENTRIES; ++u) {
-            u32 at = min(k + u * WARP, piece.count - 1);
+        for (u32 u = 0; u < ENTRIES; ++u) {
+            u32 at = min(k + u * lanes, count - 1);
             col[u] = fetch<Values::IN_L2>(rows.cols + piece.begin + at);
             value[u] = values.one(at);
         }
 #pragma unroll
-        for (u32 u = 0; u < LONG_ENTRIES; ++u) factor[u] = gather(x + col[u]);
+        for (u32 u = 0; u < ENTRIES; ++u) factor[u] = gather(x + col[u]);
 #pragma unroll
-        for (u32 u = 0; u < LONG_ENTRIES; ++u)
-            if (k + u * WARP < piece.count) sum += value[u] * factor[u];
+        for (u32 u = 0; u < ENTRIES; ++u) {
+            if (k + u * lanes >= count) continue;
+            if (u % 2 == 0 || lanes == WARP) sum += value[u] * factor[u];
+            else other += value[u] * factor[u];
+        }
     }
-    sum = subwarp_sum(sum, WARP);
-    if (piece.pieces > 1) {
+    // Nothing is added to the sum of a whole warp, not even 0: -0 would become 0.
+    if (lanes < WARP) sum += other;
+    sum = subwarp_sum(sum, lanes);
+    bool is_part = exists && piece.pieces > 1, stores = exists;
+    if (__any_sync(ALL_LANES, is_part)) {
         u32 before = 0;
-        if (lane == 0) {
+        if (is_part && lane == 0) {
             rows.sums[p] = sum;
             __threadfence();
             before = atomicInc(rows.done + piece.first, piece.pieces - 1);
         }
-        if (__shfl_sync(ALL_LANES, before, 0) != piece.pieces - 1) return;
-        __threadfence();
-        sum = 0;
+        before = __shfl_sync(ALL_LANES, before, warp_lane - lane);
+        bool is_last = is_part && before == piece.pieces - 1;
+        if (is_last) __threadfence();
+        auto sum_from = [&](u32 i) {
+            T lane_sum = 0;
 #pragma unroll 4
-        for (u32 i = lane; i < piece.pieces; i += WARP) sum += __ldcg(rows.sums + piece.first + i);
-        sum = subwarp_sum(sum, WARP);
+            for (; is_last && i < piece.pieces; i += WARP) lane_sum += __ldcg(rows.sums + piece.first + i);
+            return lane_sum;
+        };
+        T row_sum = sum_from(lane);
+        if (lanes < WARP) row_sum += sum_from(lane + lanes);
+        row_sum = subwarp_sum(row_sum, lanes);
+        if (is_part) sum = row_sum;
+        stores = exists && (!is_part || is_last);
     }
-    if (lane == 0) y.store(piece.row, sum);
+    if (stores && lane == 0) y.store(piece.row, sum);
 }
 
-// The first blocks process the pieces of long rows, with one warp per piece. The others process the
-// slices, with `1 << shift` warps per slice. With DIAGONALS all slices are diagonal. `skip` has the
-// mask of lanes with long rows for every slice.
+// The first blocks process the pieces of long rows, with `1 << piece_shift` pieces per warp. The
+// others process the slices, with `1 << shift` warps per slice. With DIAGONALS all slices are
+// diagonal. `skip` has the mask of lanes with long rows for every slice.
 template <bool DIAGONALS, u32 V, template <typename, bool> typename Values, typename T, typename Epilogue>
 __device__ __forceinline__ void packed_rows(
     const uint4 *__restrict__ headers, const u8 *__restrict__ values, const u8 *__restrict__ index,
     const T *__restrict__ dictionary, const u32 *__restrict__ perm, const u32 *__restrict__ skip,
-    u32 nrows, LongRows<T> rows, const T *__restrict__ x, Epilogue y, u32 shift, u32 l2_shares) {
+    u32 nrows, LongRows<T> rows, u32 piece_shift, const T *__restrict__ x, Epilogue y, u32 shift, u32 l2_shares) {
     constexpr u32 CODES = Values<T, true>::CODES;
     __shared__ T shared[CODES];
     if constexpr (CODES > 1) {
@@ -348,17 +376,23 @@ __device__ __forceinline__ void packed_rows(
         __syncthreads();
     }
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u32 long_blocks = (rows.count + WARPS - 1) / WARPS;
+    // Kernels of diagonal slices have registers for few entries, and shared slices mean few warps.
+    constexpr bool PAIRS = !DIAGONALS && !SHARED_SLICES;
+    if (!PAIRS) piece_shift = 0;
+    u32 block_pieces = WARPS << piece_shift, long_blocks = ((rows.count + block_pieces - 1) / WARPS) >> piece_shift;
     if (blockIdx.x < long_blocks) {
-        u32 p = blockIdx.x * WARPS + warp;
+        u32 first = (blockIdx.x * WARPS + warp) << piece_shift;
         wait_for_previous_launch();
         trigger_next_launch();
-        if (p < rows.count)
+        if (first < rows.count)
             by_l2_share(blockIdx.x, l2_shares, [&](auto in_l2) {
-                Values<T, decltype(in_l2)::value> own(rows.values, dictionary, shared);
-                own.skip_values(rows.pieces[p].begin);
-                // A piece of 512 entries takes two iterations if slices are shared, else four.
-                long_piece<SHARED_SLICES ? 8 : 4>(rows, own, p, lane, x, y);
+                auto values_from = [&](u64 k) {
+                    Values<T, decltype(in_l2)::value> own(rows.values, dictionary, shared);
+                    own.skip_values(k);
+                    return own;
+                };
+                constexpr u32 ENTRIES = SHARED_SLICES ? 8 : PAIRS && HAS_REGISTERS<T> ? 6 : 4;
+                long_pieces<PAIRS, ENTRIES>(rows, values_from, first, lane, WARP >> piece_shift, x, y);
             });
         return;
     }
@@ -402,12 +436,13 @@ __device__ __forceinline__ void packed_rows(
     if (u64(slice) * WARP + lane < nrows && !(skip && __ldg(skip + slice) >> lane & 1)) y.store(row, sum);
 }
 
-#define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                        \
-    KERNEL_WITH(NAME, PER_SM)(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,                 \
-                             const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,        \
-                             T *sums, u32 *done, const T *x, EPILOGUE_PARAMETERS(T), u32 shift, u32 l2_shares) {                             \
-        packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                             \
-                                          LongRows<T>{pieces, long_cols, long_values, count, sums, done}, x, EPILOGUE(T), shift, l2_shares); \
+#define PACKED(NAME, PER_SM, DIAGONALS, V, VALUES, T)                                                                                  \
+    KERNEL_WITH(NAME, PER_SM)(const uint4 *headers, const u8 *values, const u8 *index, const T *dictionary, const u32 *perm,           \
+                             const u32 *skip, u32 nrows, const Piece *pieces, const u32 *long_cols, const u8 *long_values, u32 count,  \
+                             T *sums, u32 *done, u32 piece_shift, const T *x, EPILOGUE_PARAMETERS(T), u32 shift, u32 l2_shares) {      \
+        packed_rows<DIAGONALS, V, VALUES>(headers, values, index, dictionary, perm, skip, nrows,                                       \
+                                          LongRows<T>{pieces, long_cols, long_values, count, sums, done}, piece_shift, x, EPILOGUE(T), \
+                                          shift, l2_shares);                                                                           \
     }
 
 // V slots of a row are contiguous. The numbers are the least blocks per multiprocessor of the

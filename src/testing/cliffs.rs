@@ -8,6 +8,7 @@ use crate::Scalar;
 use crate::analysis::Analysis;
 use crate::device::Device;
 use crate::formats::Plan;
+use crate::formats::psell::SliceProbe;
 use crate::matrix::CsrMatrix;
 use crate::tuning::caches::CacheState;
 use crate::tuning::decision::{Request, Verdict};
@@ -95,7 +96,7 @@ fn no_candidate_is_slow<T: Scalar>() {
 }
 
 /// Prints what long rows cost in packed SELL: the time of the fastest of some packings over that
-/// without long rows, and the same ratio of the bytes. The time grows at most twice as much.
+/// without long rows, and the same ratio of the bytes. The time grows at most half as much again.
 #[test]
 fn the_time_of_long_rows_in_packed_sell_follows_their_bytes() {
     time_of_long_rows::<f32>();
@@ -104,30 +105,33 @@ fn the_time_of_long_rows_in_packed_sell_follows_their_bytes() {
 
 fn time_of_long_rows<T: Scalar>() {
     let Some(device) = idle_gpu() else { return };
-    let plans = ["psell(sigma:1,group:4)", "psell(sigma:512,group:4)", "psell(sigma:1)"];
-    let split = |plan: &str| plan.replace(')', ",split:64)").parse::<Plan>().unwrap();
-    let (whole, split) = (plans.map(|p| p.parse().unwrap()), plans.map(split));
+    // As candidates: with the length of long rows that the analysis finds.
+    let packings = |a: &CsrMatrix<T>| {
+        let split = SliceProbe::of(&Analysis::of(a.view())).split;
+        let plan = |start: &str| format!("psell({start},split:{split})").parse::<Plan>().unwrap();
+        ["sigma:1,group:4", "sigma:512,group:4", "sigma:1"].map(plan)
+    };
     let rows = 500_000;
     for short in [8, 20] {
         let base = banded::<T>(rows, 8000, |_| short);
-        let fastest = |a: &CsrMatrix<T>, plans: &[Plan]| {
-            let found = times(device, a, plans);
+        let fastest = |a: &CsrMatrix<T>| {
+            let found = times(device, a, &packings(a));
             found.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
         };
-        let (seconds, bytes) = fastest(&base, &whole);
+        let (seconds, bytes) = fastest(&base);
         eprintln!("rows of {short} in {}: {:.1} us", T::KIND, seconds * 1e6);
         for (every, long) in
             [(1000, 65), (1000, 500), (1000, 2000), (100, 65), (100, 500), (33, 65), (33, 200)]
         {
             let a = banded::<T>(rows, 8000, |row| if row % every == 3 { long } else { short });
-            let (own, own_bytes) = fastest(&a, &split);
+            let (own, own_bytes) = fastest(&a);
             let (time, bytes) = (own / seconds, own_bytes as f64 / bytes as f64);
             eprintln!(
                 "  one in {every} of {long}: {:.1} us, {time:.2} times as long, {bytes:.2} of the \
                  bytes",
                 own * 1e6
             );
-            assert!(time < 2.0 * bytes, "one in {every} of {long} in {}", T::KIND);
+            assert!(time < 1.5 * bytes, "one in {every} of {long} in {}", T::KIND);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! before anything is written. Overlap of `x` and `y` is excluded by the borrow checker: see
 //! `SparseOp::apply`.
 
-use super::conformance::{devices, fits, scattered};
+use super::conformance::{devices, fits, of_rows, scattered};
 use super::devices::gpu;
 use super::spmm::{apply_multi, apply_multi_device};
 use crate::analysis::Analysis;
@@ -127,16 +127,28 @@ fn objects_on_another_device() {
     }
 }
 
+/// Shape of the matrices in which infinities are followed.
+const ROWS: usize = 150;
+const COLUMNS: usize = 211;
+
 /// Checks which rows an infinity or NaN in `x` reaches: exactly those with an entry in its column.
 fn reaches_exactly_the_rows_with_an_entry<T: Scalar>() {
-    const ROWS: usize = 150;
-    const COLUMNS: usize = 211;
     // Empty, short and long rows, and columns without an entry.
-    let a = scattered::<T>(ROWS, COLUMNS, |row| match row % 25 {
+    reaches_exactly(&scattered::<T>(ROWS, COLUMNS, |row| match row % 25 {
         0 | 7 => 0,
         12 => 90,
         _ => 1 + row % 6,
-    });
+    }));
+    // Long rows among others of which none is empty: packed SELL fills their lanes, with columns
+    // that the others have and, along diagonals, with the next ones.
+    let is_long = |row: usize| row % 16 == 5;
+    reaches_exactly(&scattered::<T>(ROWS, COLUMNS, |r| if is_long(r) { 90 } else { 3 + r % 4 }));
+    let row =
+        |row: usize| if is_long(row) { row + 3..(row + 90).min(COLUMNS) } else { row..row + 3 };
+    reaches_exactly(&of_rows::<T, _>(COLUMNS, (0..ROWS).map(row)));
+}
+
+fn reaches_exactly<T: Scalar>(a: &CsrMatrix<T>) {
     let (transposed, analysis) = (a.transpose(), Analysis::of(a.view()));
     let plans = FormatKind::ALL.iter().flat_map(|kind| kind.examples());
     let plans = plans.map(|text| text.parse::<Plan>().unwrap());
@@ -144,20 +156,20 @@ fn reaches_exactly_the_rows_with_an_entry<T: Scalar>() {
     assert!(plans.len() > FormatKind::ALL.len());
     for (device, plan) in devices().iter().flat_map(|d| plans.iter().map(move |plan| (d, plan))) {
         let builder = SparseOpBuilder::new().device(device.clone());
-        let op = builder.tuning(Tuning::Fixed(plan.clone())).build(&a).unwrap();
+        let op = builder.tuning(Tuning::Fixed(plan.clone())).build(a).unwrap();
         let check = |a: &CsrMatrix<T>, at: usize, bad: f64, y: &[T]| {
             for (row, y) in y.iter().enumerate() {
                 let is_reached = a.view().row(row).0.contains(&(at as u32));
                 assert_eq!(y.to_f64().is_finite(), !is_reached, "{bad} at {at}, row {row}, {plan}");
             }
         };
-        // Padding may stand for the first column, the last or any other.
-        for at in [0, 1, ROWS / 2, ROWS - 1, COLUMNS - 1] {
+        // Padding may stand for the first column, the last or any other; row 69 is long.
+        for at in [0, 1, 69, ROWS / 2, ROWS - 1, COLUMNS - 1] {
             for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
                 let (mut x, mut y) = (vec![T::ONE; COLUMNS], vec![T::ZERO; ROWS]);
                 x[at] = T::from_f64(bad);
                 op.apply(&x, &mut y).unwrap();
-                check(&a, at, bad, &y);
+                check(a, at, bad, &y);
                 // As many as `csr(balanced)` multiplies by chunks, and more.
                 for count in [2, 3, 8] {
                     let many: Vec<T> = x.iter().flat_map(|x| vec![*x; count]).collect();
@@ -165,7 +177,7 @@ fn reaches_exactly_the_rows_with_an_entry<T: Scalar>() {
                     apply_multi(&op, count, &many, &mut results, RowMajor).unwrap();
                     (0..count).for_each(|k| {
                         let one: Vec<T> = results.iter().skip(k).step_by(count).copied().collect();
-                        check(&a, at, bad, &one);
+                        check(a, at, bad, &one);
                     });
                 }
                 if at < ROWS {

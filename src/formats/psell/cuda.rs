@@ -1,5 +1,5 @@
-//! Packed SELL on a GPU: one warp per slice, one lane per row, and one warp per piece of a long
-//! row, in a single launch.
+//! Packed SELL on a GPU: one warp per slice, one lane per row, and a warp or half of one per piece
+//! of a long row, in a single launch.
 
 mod kernel;
 mod spmm;
@@ -41,6 +41,8 @@ pub(crate) struct DevicePsell<T> {
     bytes: u64,
     /// Binary logarithm of the number of warps that share a slice.
     shift: u32,
+    /// Binary logarithm of the number of pieces of long rows that a warp sums.
+    piece_shift: u32,
     kernel: RowKernel,
 }
 
@@ -116,6 +118,15 @@ impl<T: Scalar> DeviceLongRows<T> {
     }
 }
 
+/// Number of pieces of long rows up to which each has a warp for itself, which an H200 executes at
+/// the same time as the first slices.
+const FEW_PIECES: usize = 1 << 12;
+
+/// Mean number of entries of a piece above which it has a warp for itself. An H200 took 1.19 times
+/// as long as `csr(balanced)` with 40 full rows of 214,000 in `f64` and two pieces for each warp,
+/// 1.03 times with one.
+const SHORT_PIECE: usize = 256;
+
 /// Number of blocks with `warps` warps in total.
 fn blocks(warps: usize) -> u32 {
     // There are fewer than 2³² rows, so the blocks of pieces and of slices fit 32 bits.
@@ -170,6 +181,11 @@ impl<T: Scalar> DevicePsell<T> {
         let (module, residency) = module_of(name, shift, residency);
         let kernel = kernel_name(name, is_diagonal, group, T::KIND);
         let kernel = RowKernel::new(gpu, module, residency, kernel)?;
+        let has_short_pieces = long.as_ref().is_some_and(|long| {
+            let pieces = long.pieces.len();
+            pieces > FEW_PIECES && long.col_idx.len() <= SHORT_PIECE * pieces
+        });
+        let piece_shift = u32::from(has_short_pieces && shift == 0 && !is_diagonal);
         Ok(Self {
             nrows,
             ncols,
@@ -184,6 +200,7 @@ impl<T: Scalar> DevicePsell<T> {
             long,
             bytes,
             shift,
+            piece_shift,
             kernel,
         })
     }
@@ -206,7 +223,8 @@ impl<T: Scalar> DevicePsell<T> {
     ) -> Result<(), Error> {
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = self.long.as_ref().map_or(0, |long| long.pieces.len());
-        let launch = Launch::new(blocks(pieces) + blocks(self.headers.len() << self.shift), BLOCK);
+        let long_blocks = blocks(pieces.div_ceil(1 << self.piece_shift));
+        let launch = Launch::new(long_blocks + blocks(self.headers.len() << self.shift), BLOCK);
         let (long_pieces, long_cols, long_values) = match &self.long {
             Some(long) => (long.pieces.ptr(), long.col_idx.ptr(), long.values.ptr()),
             None => (Ptr::NULL, Ptr::NULL, Ptr::NULL),
@@ -229,6 +247,7 @@ impl<T: Scalar> DevicePsell<T> {
             count: pieces as u32,
             sums,
             done,
+            piece_shift: self.piece_shift,
             x,
             out,
             shift: self.shift,
@@ -300,7 +319,69 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::HostPsell;
+    use super::DevicePsell;
     use super::kernel::warps_shift;
+    use crate::device::{Device, Gpu};
+    use crate::formats::Plan;
+    use crate::matrix::CsrMatrix;
+    use crate::testing::{gpu, x_vector};
+    use crate::{Scalar, SparseOp, SparseOpBuilder, Tuning};
+
+    /// Rows of 1 to 40 pieces, then `more` rows of one piece.
+    fn long_rows<T: Scalar>(more: usize) -> CsrMatrix<T> {
+        let lengths = [600, 3, 65, 1027, 65, 20_000, 90, 512, 5, 1024, 2000];
+        let lengths = (0..209).map(|row| lengths[row % 11]).chain((0..more).map(|_| 65));
+        let columns = |(row, len): (usize, usize)| {
+            (0..len).map(move |k| ((k * 7919 + row * 31) % 30_000) as u32).collect::<Vec<_>>()
+        };
+        let rows: Vec<Vec<u32>> = lengths.enumerate().map(columns).collect();
+        let ends = rows.iter().scan(0, |end, row| {
+            *end += row.len();
+            Some(*end)
+        });
+        let row_ptr: Vec<usize> = std::iter::once(0).chain(ends).collect();
+        let values = x_vector::<T>(row_ptr[rows.len()]);
+        CsrMatrix::try_new(rows.len(), 30_000, row_ptr, rows.concat(), values).unwrap()
+    }
+
+    fn check_long_rows<T: Scalar>(gpu: Gpu, epsilon: f64) {
+        let x = x_vector::<T>(30_000);
+        let plan: Plan = "psell(sigma:1,split:64)".parse().unwrap();
+        let Plan::Psell(psell) = &plan else { unreachable!("it is packed SELL") };
+        let shifts = [0, 1, 10_001].map(|more| {
+            let a = long_rows::<T>(more);
+            let host = HostPsell::pack(a.view(), psell.order(), psell.packing()).unwrap();
+            let packed = DevicePsell::new(&host, gpu).unwrap();
+            assert_eq!(packed.shift, 0);
+            let builder = SparseOpBuilder::new().device(Device::Cuda(gpu));
+            let op: SparseOp<T> = builder.tuning(Tuning::Fixed(plan.clone())).build(&a).unwrap();
+            let mut y = vec![T::ZERO; a.nrows()];
+            // The counters of the pieces are used again.
+            for _ in 0..2 {
+                op.apply(&x, &mut y).unwrap();
+                for (row, sum) in y.iter().enumerate() {
+                    let (cols, values) = a.view().row(row);
+                    let products = || {
+                        let pairs = cols.iter().zip(values);
+                        pairs.map(|(col, value)| value.to_f64() * x[*col as usize].to_f64())
+                    };
+                    let error = (sum.to_f64() - products().sum::<f64>()).abs();
+                    let scale = products().map(f64::abs).sum::<f64>();
+                    assert!(error <= epsilon * scale, "row {row} of {}: {error:e}", a.nrows());
+                }
+            }
+            packed.piece_shift
+        });
+        assert_eq!(shifts, [0, 0, 1], "half a warp for each of more than 4096 short pieces");
+    }
+
+    #[test]
+    fn pieces_of_a_whole_warp_and_of_half_a_warp() {
+        let Some(&Device::Cuda(gpu)) = gpu() else { return };
+        check_long_rows::<f32>(gpu, 1e-5);
+        check_long_rows::<f64>(gpu, 1e-13);
+    }
 
     #[test]
     fn few_long_slices_are_shared_and_many_or_short_ones_are_not() {

@@ -1,6 +1,8 @@
 //! Packing of a matrix into slices.
 
-use super::index::{ALIGNMENT, ALL, Chooser, Encoded, Kind, LANES, LaneColumns, Slot, padded};
+use super::index::{
+    ALIGNMENT, ALL, Chooser, Encoded, Kind, LANES, LaneColumns, LaneRows, Slot, padded,
+};
 use super::layout::{Steps, visit_diagonal};
 use super::long::LongRows;
 use super::order::Order;
@@ -60,7 +62,7 @@ impl<T: Scalar> HostPsell<T> {
             ValueEncoding::Packed => Coder::of(a.values()),
             ValueEncoding::Narrow(precision) => Coder::narrow(a.values(), precision),
         };
-        let perm = order.short_rows(a.row_ptr(), split)?;
+        let perm = order.permutation(a.row_ptr(), split)?;
         let (row_ptr, col_idx, ncols) = (a.row_ptr(), a.col_idx(), a.ncols());
         let rows = SlicedRows { row_ptr, col_idx, perm: perm.as_deref(), ncols, split };
         check_room(rows.slices().saturating_mul(size_of::<Encoded>() + size_of::<PlacedSlice>()))?;
@@ -88,10 +90,10 @@ impl<T: Scalar> HostPsell<T> {
         parallel::for_each_item(slices.enumerate(), write);
         let long = LongRows::of(a, split, &coder)?;
         let skip = long.is_some().then(|| rows.skipped()).transpose()?;
-        let entries = |s: usize| {
-            placement.slices.get(s).map_or(placement.entries, |slice| slice.entries_before)
+        let stored_before = |s: usize| {
+            placement.slices.get(s).map_or(placement.stored, |slice| slice.stored_before)
         };
-        let tasks = partition(placement.slices.len(), 1, |s| entries(s) + (s * LANES) as u64);
+        let tasks = partition(placement.slices.len(), 1, |s| stored_before(s) + (s * LANES) as u64);
         let headers = listed(placement.slices.iter().map(|slice| slice.header))?;
         let dictionary = coder.into_dictionary();
         let (nrows, ncols) = (a.nrows(), a.ncols());
@@ -168,14 +170,25 @@ impl<'a> SlicedRows<'a> {
 
     /// Row of the first lane if the slice may be diagonal: rows in natural order, each number of
     /// which is also a column number. A lane without an entry in a slot can then load that column.
-    pub(crate) fn first_row(self, s: usize) -> Option<usize> {
+    fn first_row(self, s: usize) -> Option<usize> {
         let rows = s * LANES..((s + 1) * LANES).min(self.rows());
         (self.perm.is_none() && rows.end <= self.ncols).then_some(rows.start)
     }
 
-    /// Columns of every lane.
-    pub(crate) fn columns(self, s: usize) -> LaneColumns<'a> {
-        self.entries(s).map(|entries| &self.col_idx[entries])
+    /// Rows of a slice.
+    pub(crate) fn lane_rows(self, s: usize) -> LaneRows<'a> {
+        LaneRows {
+            columns: self.entries(s).map(|entries| &self.col_idx[entries]),
+            first_row: self.first_row(s),
+            long: self.long_lanes(s),
+            ncols: self.ncols,
+        }
+    }
+
+    /// Lanes with long rows.
+    fn long_lanes(self, s: usize) -> u32 {
+        let is_long = |lane: &usize| self.row(s, *lane).is_some_and(|row| self.is_long(row));
+        (0..LANES).filter(is_long).fold(0, |mask, lane| mask | 1 << lane)
     }
 
     /// Chooses the encoding of every slice.
@@ -184,7 +197,7 @@ impl<'a> SlicedRows<'a> {
         let encode = |b: usize| {
             let (mut chooser, mut batch) = (Chooser::default(), SliceBatch::default());
             for s in b * BATCH..((b + 1) * BATCH).min(slices) {
-                batch.push(&mut chooser, &self.columns(s), self.first_row(s));
+                batch.push(&mut chooser, &self.lane_rows(s));
             }
             batch
         };
@@ -195,12 +208,7 @@ impl<'a> SlicedRows<'a> {
 
     /// Lanes of every slice that hold long rows.
     fn skipped(self) -> Result<Vec<u32>, Error> {
-        let lanes = |s: usize| {
-            let is_long = |row| self.is_long(row);
-            let lane = |lane: usize| u32::from(self.row(s, lane).is_some_and(is_long)) << lane;
-            (0..LANES).fold(0, |mask, l| mask | lane(l))
-        };
-        collected(self.slices(), lanes)
+        collected(self.slices(), |s| self.long_lanes(s))
     }
 }
 
@@ -214,13 +222,8 @@ pub(crate) struct SliceBatch {
 
 impl SliceBatch {
     /// Encodes a slice and adds it; see [`Chooser::choose`].
-    pub(crate) fn push(
-        &mut self,
-        chooser: &mut Chooser,
-        columns: &LaneColumns<'_>,
-        first_row: Option<usize>,
-    ) {
-        let encoded = chooser.choose(columns, first_row);
+    pub(crate) fn push(&mut self, chooser: &mut Chooser, rows: &LaneRows<'_>) {
+        let encoded = chooser.choose(rows);
         self.encoded.push(encoded);
         if encoded.shape.kind == Kind::Diagonal {
             self.slots.extend_from_slice(chooser.slots());
@@ -243,12 +246,13 @@ struct Placement {
     slices: Vec<PlacedSlice>,
     value_units: usize,
     index_units: usize,
-    entries: u64,
+    /// Number of stored values.
+    stored: u64,
 }
 
 struct PlacedSlice {
     header: Header,
-    entries_before: u64,
+    stored_before: u64,
     /// True if the slice writes its index; false if an earlier slice has the same slots.
     owns_index: bool,
 }
@@ -257,7 +261,7 @@ impl Placement {
     /// Assigns a position to every slice, in order. Identical slots are stored once.
     fn of(batches: &[SliceBatch], value_size: usize) -> Result<Self, Error> {
         let mut known: HashMap<&[Slot], u32> = HashMap::new();
-        let (mut slices, mut entries) = (Vec::new(), 0);
+        let (mut slices, mut stored) = (Vec::new(), 0);
         let (mut value_units, mut index_units) = (0usize, 0usize);
         // Adjacent slices are often alike, and comparing is faster than hashing.
         let mut last: Option<(&[Slot], u32)> = None;
@@ -281,14 +285,14 @@ impl Placement {
                     base: encoded.base,
                     shape: encoded.shape.to_bits(),
                 };
-                slices.push(PlacedSlice { header, entries_before: entries, owns_index });
-                value_units += padded(encoded.entries as usize * value_size) / ALIGNMENT;
-                entries += u64::from(encoded.entries);
+                slices.push(PlacedSlice { header, stored_before: stored, owns_index });
+                value_units += padded(encoded.stored as usize * value_size) / ALIGNMENT;
+                stored += u64::from(encoded.stored);
             }
         }
         // GPU kernels may load behind the last value for lanes without an entry.
         value_units += usize::from(value_units > 0);
-        Ok(Self { slices, value_units, index_units, entries })
+        Ok(Self { slices, value_units, index_units, stored })
     }
 }
 
@@ -326,7 +330,9 @@ impl<T: Scalar> Writer<'_, T> {
             if shape.kind == Kind::Diagonal {
                 let mut next = [0; LANES];
                 visit_diagonal(slots.iter().copied(), shape.full, self.group, |lane, _, at| {
-                    self.values.put(first + at, values[lane][next[lane]]);
+                    // A filled lane has no values: its places stay zero.
+                    let Some(&value) = values[lane].get(next[lane]) else { return };
+                    self.values.put(first + at, value);
                     next[lane] += 1;
                 });
                 if slice.owns_index {
@@ -336,14 +342,16 @@ impl<T: Scalar> Writer<'_, T> {
             }
             let mask = |step: usize| mask(&columns, step * shape.step_columns);
             Steps::values(shape, self.group).visit(mask, |lane, entry, at| {
-                self.values.put(first + at, values[lane][entry]);
+                let Some(&value) = values[lane].get(entry) else { return };
+                self.values.put(first + at, value);
             });
             for step in shape.full..shape.width {
                 self.put(index, step - shape.full, mask(step));
             }
             let indices = index + padded((shape.width - shape.full) * size_of::<u32>());
             Steps::indices(shape, self.group).visit(mask, |lane, step, at| {
-                let offset = columns[lane][step * shape.step_columns] - encoded.base;
+                let Some(&col) = columns[lane].get(step * shape.step_columns) else { return };
+                let offset = col - encoded.base;
                 match shape.kind {
                     Kind::Relative8 => self.put(indices, at, offset as u8),
                     Kind::Relative16 => self.put(indices, at, offset as u16),

@@ -298,6 +298,49 @@ fn the_number_of_threads_does_not_count() {
     assert_eq!((one.perm, one.tasks), (three.perm, three.tasks));
 }
 
+#[test]
+fn lanes_of_long_rows_are_filled_with_zeros() {
+    type Row = fn(u32) -> Vec<u32>;
+    // Diagonals, scattered columns, and steps of two and three; row 3 and row 40 are long.
+    let is_long = |i: u32| i == 3 || i == 40;
+    let of = |row: Row| {
+        let rows =
+            (0..64).map(|i| if is_long(i) { (0..30).map(|k| 4 * k).collect() } else { row(i) });
+        matrix(200, &rows.collect::<Vec<_>>(), |k| 1.0 + k as f64)
+    };
+    let shapes: [(Row, Kind, usize); 4] = [
+        (|i| (0..5).map(|k| i + 10 * k).collect(), Kind::Diagonal, 1),
+        (|i| (0..5).map(|k| (i * 37 + k * 50) % 151).collect(), Kind::Relative8, 1),
+        (|i| [0, 1, 90, 91].map(|k| k + i % 7).to_vec(), Kind::Relative8, 2),
+        (|i| [0, 1, 2, 90, 91, 92].map(|k| k + i * i % 7).to_vec(), Kind::Relative8, 3),
+    ];
+    for (row, kind, step_columns) in shapes {
+        let (a, len) = (of(row), row(0).len());
+        let packed = there_and_back(&a, 9);
+        assert_eq!(kinds(&packed), [kind; 2]);
+        for header in &packed.headers {
+            let steps = len / step_columns;
+            let shape = SliceShape { kind, step_columns, full: steps, width: steps };
+            assert_eq!(header.shape(), shape);
+        }
+        let Stored::Plain(values) = &packed.values else { panic!("plain values") };
+        let zeros = values[..32 * len].iter().filter(|value| **value == 0.0).count();
+        assert_eq!(zeros, len, "the lane of row 3");
+        let x: Vec<f64> = (0..200).map(|k| f64::from(k % 11)).collect();
+        let (mut y, mut expected) = (vec![0.0; 64], vec![0.0; 64]);
+        for group in [1, 4] {
+            let packing = packing((ValueEncoding::Plain, group, 9));
+            let packed = HostPsell::pack(a.view(), Order::Natural, packing).unwrap();
+            packed.product(&x, &mut y);
+            for (row, sum) in expected.iter_mut().enumerate() {
+                let (cols, values) = a.view().row(row);
+                *sum = cols.iter().zip(values).map(|(col, value)| value * x[*col as usize]).sum();
+            }
+            assert_eq!(y, expected, "{kind:?} in steps of {step_columns}, group {group}");
+        }
+    }
+}
+
 /// Random rows, or nearly a stencil, or nodes of up to three unknowns.
 fn rows() -> impl Strategy<Value = (u32, Vec<Vec<u32>>)> {
     let any = (1u32..400).prop_flat_map(|n| {

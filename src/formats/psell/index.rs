@@ -2,6 +2,7 @@
 
 pub(crate) use super::constants::{ALIGNMENT, MAX_WIDTH};
 use super::constants::{DIAGONAL, DIAGONAL_SLOTS, RELATIVE8, RELATIVE16, RELATIVE32, WIDTH_BITS};
+use crate::device::cpu::set_lanes;
 use std::hash::{Hash, Hasher};
 
 /// Rows per slice: the lanes of a warp.
@@ -16,6 +17,30 @@ pub(crate) const ALL: u32 = u32::MAX;
 /// Columns of every lane, in the order of their entries. Empty for a lane without a row in the
 /// slices.
 pub(crate) type LaneColumns<'a> = [&'a [u32]; LANES];
+
+/// Most lanes of a slice with long rows that are filled.
+const MOST_FILLED: u32 = LANES as u32 / 4;
+
+/// Rows of a slice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaneRows<'a> {
+    pub(crate) columns: LaneColumns<'a>,
+    /// Row of the first lane if the slice may be diagonal: the lanes are consecutive rows, and
+    /// their numbers are column numbers.
+    pub(crate) first_row: Option<usize>,
+    /// Lanes with long rows, which have no columns here.
+    pub(crate) long: u32,
+    /// Number of columns of the matrix.
+    pub(crate) ncols: usize,
+}
+
+impl LaneRows<'_> {
+    /// Lanes with long rows that are filled in the slots that all other lanes have. If they are
+    /// many, none is.
+    fn filled(&self) -> u32 {
+        if self.long.count_ones() <= MOST_FILLED { self.long } else { 0 }
+    }
+}
 
 /// Encoding of the columns of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +77,7 @@ impl Kind {
 pub(crate) struct Slot {
     /// Column minus row.
     pub(crate) delta: i32,
-    /// Lanes with an entry in the slot.
+    /// Lanes with an entry in the slot, and filled ones.
     pub(crate) mask: u32,
 }
 
@@ -111,7 +136,10 @@ pub(crate) struct Encoded {
     pub(crate) shape: SliceShape,
     /// Column that indices are relative to.
     pub(crate) base: u32,
-    pub(crate) entries: u32,
+    /// Number of stored values: entries, and places of filled lanes.
+    pub(crate) stored: u32,
+    /// Number of places of filled lanes.
+    pub(crate) filled: u32,
     /// Size of the index in bytes, a multiple of [`ALIGNMENT`].
     pub(crate) index_bytes: u32,
 }
@@ -137,23 +165,23 @@ pub(crate) struct Chooser {
 }
 
 impl Chooser {
-    /// Chooses the kind with the fewest bytes, the first of [`Kind::ALL`] among equals.
-    ///
-    /// `first_row` is the row of the first lane if the lanes are consecutive rows. If it is `None`,
-    /// the slice is not diagonal. No lane has more than [`MAX_WIDTH`] entries.
-    pub(crate) fn choose(
-        &mut self,
-        columns: &LaneColumns<'_>,
-        first_row: Option<usize>,
-    ) -> Encoded {
-        let survey = Survey::of(columns);
+    /// Chooses the kind with the fewest bytes of index, the first of [`Kind::ALL`] among equals.
+    /// No lane has more than [`MAX_WIDTH`] entries.
+    pub(crate) fn choose(&mut self, rows: &LaneRows<'_>) -> Encoded {
+        let filled = rows.filled();
+        let survey = Survey::of(&rows.columns, filled);
         let relative = survey.relative();
         // A slot takes at least a word.
         let most = (relative.index_bytes as usize / size_of::<u32>())
             .min(DIAGONAL_SLOTS * survey.longest)
             .min(MAX_WIDTH as usize);
-        let diagonal = first_row.is_some_and(|row| {
-            survey.ascending && self.diagonals(columns, row, survey.longest, most)
+        let diagonal = rows.first_row.is_some_and(|row| {
+            let found =
+                survey.ascending && self.diagonals(&rows.columns, row, survey.longest, most);
+            if found {
+                self.fill(filled, row, rows.ncols);
+            }
+            found
         });
         let index_bytes = slot_bytes(&self.slots) as u32;
         if !diagonal || index_bytes > relative.index_bytes {
@@ -162,7 +190,24 @@ impl Chooser {
         let full = self.slots.iter().filter(|slot| slot.mask == ALL).count();
         let shape =
             SliceShape { kind: Kind::Diagonal, step_columns: 1, full, width: self.slots.len() };
-        Encoded { shape, base: 0, entries: relative.entries, index_bytes }
+        let filled = full as u32 * filled.count_ones();
+        let stored = survey.entries as u32 + filled;
+        Encoded { shape, base: 0, stored, filled, index_bytes }
+    }
+
+    /// Adds the lanes of `filled` to the slots that all other lanes have and whose columns exist
+    /// in those lanes too.
+    fn fill(&mut self, filled: u32, first_row: usize, ncols: usize) {
+        let exists = |lane: usize, delta: i32| {
+            let column = (first_row + lane) as i64 + i64::from(delta);
+            // As on a GPU, where the number of columns has 32 bits.
+            usize::try_from(column).is_ok_and(|column| column < ncols.min(u32::MAX as usize))
+        };
+        for slot in self.slots.iter_mut().filter(|slot| slot.mask | filled == ALL) {
+            if set_lanes(filled).all(|lane| exists(lane, slot.delta)) {
+                slot.mask = ALL;
+            }
+        }
     }
 
     /// Slots of the slice last encoded, if it is diagonal.
@@ -243,7 +288,10 @@ impl Chooser {
 struct Survey {
     entries: usize,
     longest: usize,
+    /// Number of entries of the shortest row other than those of filled lanes.
     shortest: usize,
+    /// Number of filled lanes.
+    filled: usize,
     /// Smallest and largest column; 0 without entries.
     first: u32,
     last: u32,
@@ -254,13 +302,14 @@ struct Survey {
 }
 
 impl Survey {
-    fn of(columns: &LaneColumns<'_>) -> Self {
+    fn of(columns: &LaneColumns<'_>, filled: u32) -> Self {
         let (mut first, mut last, mut ascending) = (u32::MAX, 0, true);
         let mut holds = STEP_COLUMNS.map(|_| true);
         let (mut entries, mut longest, mut shortest) = (0, 0, usize::MAX);
-        for row in columns {
-            (entries, longest, shortest) =
-                (entries + row.len(), longest.max(row.len()), shortest.min(row.len()));
+        for (lane, row) in columns.iter().enumerate() {
+            let is_filled = filled >> lane & 1 != 0;
+            (entries, longest) = (entries + row.len(), longest.max(row.len()));
+            shortest = shortest.min(if is_filled { usize::MAX } else { row.len() });
             let [start, .., end] = row else {
                 if let [only] = row {
                     (first, last) = (first.min(*only), last.max(*only));
@@ -283,7 +332,8 @@ impl Survey {
         }
         let held = STEP_COLUMNS.into_iter().zip(holds).find(|(_, holds)| *holds);
         let step_columns = held.map_or(1, |(step_columns, _)| step_columns);
-        Self { entries, longest, shortest, first: first.min(last), last, ascending, step_columns }
+        let (first, filled) = (first.min(last), filled.count_ones() as usize);
+        Self { entries, longest, shortest, filled, first, last, ascending, step_columns }
     }
 
     /// The slice with indices relative to its smallest column, or with the columns themselves.
@@ -296,10 +346,12 @@ impl Survey {
             _ => (Kind::Relative32, 0),
         };
         let (full, width) = (self.shortest / self.step_columns, self.longest / self.step_columns);
-        let indices = self.entries / self.step_columns * kind.index_size();
+        let filled = self.filled * full * self.step_columns;
+        let stored = self.entries + filled;
+        let indices = stored / self.step_columns * kind.index_size();
         let index_bytes = (padded((width - full) * size_of::<u32>()) + padded(indices)) as u32;
         let shape = SliceShape { kind, step_columns: self.step_columns, full, width };
-        Encoded { shape, base, entries: self.entries as u32, index_bytes }
+        Encoded { shape, base, stored: stored as u32, filled: filled as u32, index_bytes }
     }
 }
 
@@ -310,189 +362,5 @@ fn consists_of_steps(row: &[u32], step_columns: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape(kind: Kind, step_columns: usize, full: usize, width: usize) -> SliceShape {
-        SliceShape { kind, step_columns, full, width }
-    }
-
-    fn choose(rows: &[Vec<u32>], first_row: Option<usize>) -> (Encoded, Vec<Slot>) {
-        let mut columns: LaneColumns<'_> = [&[]; LANES];
-        columns.iter_mut().zip(rows).for_each(|(lane, row)| *lane = row);
-        let mut chooser = Chooser::default();
-        let encoded = chooser.choose(&columns, first_row);
-        let slots = chooser.slots().to_vec();
-        (encoded, if encoded.shape.kind == Kind::Diagonal { slots } else { Vec::new() })
-    }
-
-    fn full(row: impl Fn(u32) -> Vec<u32>) -> Vec<Vec<u32>> {
-        (0..LANES as u32).map(row).collect()
-    }
-
-    #[test]
-    fn shapes_survive_their_bits() {
-        for kind in Kind::ALL {
-            for (step_columns, full, width) in
-                [(1, 0, 0), (2, 5, 9), (3, MAX_WIDTH as usize, MAX_WIDTH as usize)]
-            {
-                let shape = shape(kind, step_columns, full, width);
-                assert_eq!(SliceShape::from_bits(shape.to_bits()), shape);
-            }
-        }
-        let shape = shape(Kind::Relative16, 3, 1, 2);
-        assert_eq!(shape.to_bits(), 2 | 2 << 2 | 1 << 4 | 2 << 18);
-    }
-
-    #[test]
-    fn diagonals_close_to_one_another_are_collected_like_others() {
-        let wide = |longest: u32, gap: u32| {
-            let row = |row: u32| {
-                (row..row + longest).filter(|col| col * col % (7 + row) != gap).collect()
-            };
-            full(row)
-        };
-        for rows in
-            [wide(500, 3), wide(300, 0), wide(120, 1), vec![(5..400).collect(), vec![], vec![30]]]
-        {
-            let mut expected = std::collections::BTreeMap::<i32, u32>::new();
-            for (lane, row) in rows.iter().enumerate() {
-                row.iter().for_each(|&col| {
-                    *expected.entry(col as i32 - 40 - lane as i32).or_default() |= 1 << lane
-                });
-            }
-            let mut columns: LaneColumns<'_> = [&[]; LANES];
-            columns.iter_mut().zip(&rows).for_each(|(lane, row)| *lane = row);
-            let longest = rows.iter().map(Vec::len).max().unwrap();
-            let mut chooser = Chooser::default();
-            assert!(chooser.diagonals(&columns, 40, longest, expected.len()));
-            assert!(
-                chooser.slots().iter().map(|slot| (slot.delta, slot.mask)).eq(expected.clone())
-            );
-            assert!(!chooser.diagonals(&columns, 40, longest, expected.len() - 1));
-        }
-    }
-
-    #[test]
-    fn a_stencil_is_diagonal_where_its_rows_are_in_their_order() {
-        let rows = full(|row| vec![row + 99, row + 100, row + 101]);
-        let (encoded, slots) = choose(&rows, Some(100));
-        assert_eq!(encoded.shape, shape(Kind::Diagonal, 1, 3, 3));
-        assert_eq!((encoded.entries, encoded.index_bytes), (96, 16));
-        assert_eq!(slots, [-1, 0, 1].map(|delta| Slot { delta, mask: ALL }));
-        let (sorted, _) = choose(&rows, None);
-        assert_eq!(sorted.shape, shape(Kind::Relative8, 3, 1, 1));
-        assert_eq!((sorted.base, sorted.index_bytes), (99, 32));
-    }
-
-    #[test]
-    fn slots_are_merged_in_order_with_the_lanes_that_have_them() {
-        let rows = full(|row| match row {
-            3 => vec![3, 9],
-            4 => vec![],
-            _ => vec![row, row + 40],
-        });
-        let (encoded, slots) = choose(&rows, Some(0));
-        let missing = ALL & !(1 << 4);
-        let expected = [(0, missing), (6, 1 << 3), (40, missing & !(1 << 3))];
-        assert_eq!(slots, expected.map(|(delta, mask)| Slot { delta, mask }));
-        assert_eq!((encoded.shape.full, encoded.shape.width, encoded.entries), (0, 3, 62));
-        assert_eq!(encoded.index_bytes, 32, "deltas and masks, padded");
-    }
-
-    #[test]
-    fn slots_that_every_lane_has_need_no_mask() {
-        // Five slots that all lanes have, one that one lane lacks: 32 bytes and 2 · 16; as indices
-        // 6 · 32 and a mask.
-        let rows = full(|row| {
-            [0, 5, 9, 13, 20]
-                .map(|d| row + d)
-                .into_iter()
-                .chain((row > 0).then_some(row + 31))
-                .collect()
-        });
-        let (encoded, slots) = choose(&rows, Some(0));
-        assert_eq!((encoded.shape.full, encoded.shape.width, encoded.index_bytes), (5, 6, 64));
-        assert_eq!(slots[5], Slot { delta: 31, mask: !1 });
-        // The same number of bytes either way: the lower kind.
-        let rows = full(|row| if row < 16 { vec![row] } else { vec![] });
-        let (encoded, _) = choose(&rows, Some(0));
-        assert_eq!((encoded.shape.kind, encoded.index_bytes), (Kind::Diagonal, 32));
-        assert_eq!(choose(&rows, None).0.index_bytes, 32);
-        // Fewer bytes as indices.
-        let rows = full(|row| if row < 8 { vec![row, row * row + 9] } else { vec![] });
-        assert_eq!(choose(&rows, Some(0)).0.shape.kind, Kind::Relative8);
-    }
-
-    #[test]
-    fn too_many_diagonals_unsorted_or_repeated_columns_are_not_diagonal() {
-        for rows in [
-            full(|row| vec![row * row % 31]),
-            full(|row| vec![row + 1, row]),
-            full(|row| vec![row, row]),
-        ] {
-            let (encoded, _) = choose(&rows, Some(0));
-            assert_eq!(encoded.shape.kind, Kind::Relative8);
-            assert_eq!(encoded.index_bytes as usize, encoded.entries as usize);
-        }
-    }
-
-    #[test]
-    fn diagonals_further_away_than_31_bits_are_none() {
-        let rows = full(|row| vec![row, u32::MAX - 40 + row / 4]);
-        let (encoded, _) = choose(&rows, Some(0));
-        assert_eq!((encoded.shape.kind, encoded.base), (Kind::Relative32, 0));
-        let near = full(|row| vec![(1 << 31) - 1 + row]);
-        assert_eq!(choose(&near, Some(0)).0.shape.kind, Kind::Diagonal);
-        let far = full(|row| vec![(1 << 31) + row]);
-        assert_eq!(choose(&far, Some(0)).0.shape.kind, Kind::Relative8);
-    }
-
-    #[test]
-    fn the_span_decides_on_the_bits() {
-        for (span, kind, base) in [
-            (255, Kind::Relative8, 7),
-            (256, Kind::Relative16, 7),
-            (65_535, Kind::Relative16, 7),
-            (65_536, Kind::Relative32, 0),
-        ] {
-            let (encoded, _) = choose(&full(|row| vec![7 + (row % 2) * span]), None);
-            assert_eq!((encoded.shape.kind, encoded.base), (kind, base), "span {span}");
-        }
-        // The largest index is that of the first column of the last step.
-        let (encoded, _) = choose(&full(|_| vec![0, 1, 2, 255, 256, 257]), None);
-        assert_eq!((encoded.shape.kind, encoded.shape.step_columns), (Kind::Relative8, 3));
-    }
-
-    #[test]
-    fn steps_have_as_many_columns_in_all_rows() {
-        let step_columns = |rows: &[Vec<u32>]| choose(rows, None).0.shape.step_columns;
-        let node = |first: u32, len: u32| (first..first + len).collect::<Vec<_>>();
-        assert_eq!(step_columns(&full(|row| node(row, 6))), 3);
-        assert_eq!(step_columns(&full(|row| node(row, 4))), 2);
-        assert_eq!(step_columns(&full(|row| node(row, if row == 5 { 2 } else { 6 }))), 2);
-        assert_eq!(step_columns(&full(|row| node(row, if row == 5 { 0 } else { 6 }))), 3);
-        assert_eq!(step_columns(&full(|row| node(row, 5))), 1);
-        assert_eq!(step_columns(&full(|_| vec![4, 5, 6, 2, 3, 4])), 3, "steps need no order");
-        assert_eq!(step_columns(&full(|_| vec![4, 5, 7])), 1);
-    }
-
-    #[test]
-    fn rows_of_different_length_need_masks() {
-        let rows = full(|row| (0..3 + row % 4).map(|k| k * 5 % 17).collect());
-        let (encoded, _) = choose(&rows, None);
-        assert_eq!((encoded.shape.full, encoded.shape.width, encoded.entries), (3, 6, 144));
-        assert_eq!(encoded.index_bytes, 16 + 144);
-        // A lane without a row has no entries, so that no step is full.
-        let (encoded, _) = choose(&rows[..31], None);
-        assert_eq!((encoded.shape.full, encoded.shape.width), (0, 6));
-    }
-
-    #[test]
-    fn nothing_takes_nothing() {
-        let (encoded, _) = choose(&[], Some(0));
-        assert_eq!(encoded.shape, shape(Kind::Diagonal, 1, 0, 0));
-        assert_eq!((encoded.base, encoded.entries, encoded.index_bytes), (0, 0, 0));
-        assert_eq!(choose(&[], None).0.shape.kind, Kind::Relative8);
-    }
-}
+#[path = "index_tests.rs"]
+mod tests;

@@ -19,8 +19,8 @@ fn full_position(k: usize, full: usize, group: usize, lane: usize) -> usize {
     }
 }
 
-/// Calls `visit(lane, slot, position)` for every entry of a diagonal slice with these slots, slot
-/// by slot in the given order.
+/// Calls `visit(lane, slot, position)` for every stored value of a diagonal slice with these slots,
+/// slot by slot in the given order.
 #[inline(always)]
 pub(crate) fn visit_diagonal(
     slots: impl Iterator<Item = Slot>,
@@ -63,7 +63,7 @@ impl Steps {
         Self { step_columns: 1, ..Self::values(shape, group) }
     }
 
-    /// Calls `visit(lane, entry, position)` for every entry, those of a lane in their order.
+    /// Calls `visit(lane, entry, position)` for every place, those of a lane in their order.
     /// `mask(step)` returns the lanes of a step that some lanes lack.
     #[inline(always)]
     pub(crate) fn visit(

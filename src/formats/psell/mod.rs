@@ -1,5 +1,5 @@
 //! Packed SELL: SELL in slices of 32 rows, with columns and values encoded losslessly in as few
-//! bytes as possible, and without padding.
+//! bytes as possible, and without padding for short rows.
 //!
 //! - `sigma:S`: rows are sorted by length within windows of S rows; 1 keeps the order of the
 //!   matrix, which preserves diagonals.
@@ -31,9 +31,8 @@
 //!
 //! A slice of 32 rows, the lanes, has a `Header` of 16 bytes and a range in each of two arrays,
 //! the values and the index. Both ranges begin at multiples of 16 bytes. The gaps between ranges
-//! are zero, and so are 16 bytes behind the last value. Nothing else is padded: a slice has as many
-//! values as its rows have entries, and padding is never multiplied. The lanes past the last row
-//! are empty.
+//! are zero, and so are 16 bytes behind the last value. Besides these and the filled lanes of long
+//! rows a slice has as many values as its rows have entries. The lanes past the last row are empty.
 //!
 //! *Diagonal* slices consist of rows in natural order with strictly ascending columns. Their slots
 //! are in diagonals: a delta (column - row) and the mask of lanes with an entry. The index holds
@@ -61,7 +60,10 @@
 //! row number is also a column number, so that a lane that lacks a slot can load that column.
 //!
 //! Rows longer than the plan's `split` are stored outside of the slices, as in CSR, cut into
-//! pieces. They are empty in their slice. The working memory on a GPU is a sum and a counter for
+//! pieces. They have no entries in their slice, and the sum of their lane is not used. If at most
+//! eight lanes of a slice have long rows, these lanes are filled with bytes of zero where all other
+//! lanes have an entry, so that these slots need no mask; in a diagonal slice only if the column of
+//! the slot exists in every filled lane. The working memory on a GPU is a sum and a counter for
 //! every piece.
 //!
 //! Slices and σ: Kreutzer, Hager, Wellein, Fehske & Bishop, SIAM J. Sci. Comput. 36 (2014).
@@ -304,8 +306,8 @@ pub(crate) struct Header {
     pub(crate) shape: u32,
 }
 
-/// Size of the tables of `slices` slices in bytes, with or without the masks of lanes that hold
-/// long rows.
+/// Size of the tables of `slices` slices in bytes, with or without the masks of lanes with long
+/// rows.
 pub(crate) const fn slice_table_bytes(slices: u64, skip: bool) -> u64 {
     let skip = if skip { size_of::<u32>() } else { 0 };
     slices * (size_of::<Header>() + skip) as u64

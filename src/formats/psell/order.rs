@@ -14,13 +14,13 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// Returns the rows in this order; rows with more than `split` entries count as empty. `None`
-    /// for the natural order.
+    /// Returns the rows in this order, in which rows with more than `split` entries count as empty.
+    /// `None` for the natural order.
     ///
     /// # Errors
     ///
     /// [`Error::HostMemory`].
-    pub(crate) fn short_rows(
+    pub(crate) fn permutation(
         self,
         row_ptr: &[usize],
         split: u32,
@@ -44,11 +44,11 @@ mod tests {
     fn windows_are_sorted_on_their_own_and_equal_rows_keep_their_order() {
         // Lengths 1 3 3 0 2 9 2.
         let perm =
-            |order: Order, long| order.short_rows(&[0, 1, 4, 7, 7, 9, 18, 20], long).unwrap();
+            |order: Order, long| order.permutation(&[0, 1, 4, 7, 7, 9, 18, 20], long).unwrap();
         assert_eq!(perm(Order::Natural, 9), None);
         assert_eq!(perm(Order::Windows(3), 9).unwrap(), [1, 2, 0, 5, 4, 3, 6]);
         assert_eq!(perm(Order::Windows(100), 9).unwrap(), [5, 1, 2, 4, 6, 0, 3]);
         assert_eq!(perm(Order::Windows(100), 8).unwrap(), [1, 2, 4, 6, 0, 3, 5]);
-        assert_eq!(Order::Windows(2).short_rows(&[0], 9).unwrap(), Some(Vec::new()));
+        assert_eq!(Order::Windows(2).permutation(&[0], 9).unwrap(), Some(Vec::new()));
     }
 }

@@ -11,8 +11,10 @@ pub(crate) struct SliceSizes {
     pub(crate) slices: u64,
     /// Number of entries in slices, without those of long rows.
     pub(crate) entries: u64,
-    /// Number of these entries in diagonal slices, and in slices with indices of 8, 16 and 32 bits.
-    pub(crate) entries_by_kind: [u64; Kind::COUNT],
+    /// Number of stored values in slices: entries, and places of filled lanes.
+    pub(crate) stored: u64,
+    /// Number of stored values in diagonal slices, and in slices with indices of 8, 16 and 32 bits.
+    pub(crate) stored_by_kind: [u64; Kind::COUNT],
     /// Bytes of indices, masks and slots.
     pub(crate) index_bytes: u64,
     /// Bytes of values of 1, 2, 4 and 8 bytes each, with the padding between slices.
@@ -42,12 +44,13 @@ impl SliceSizes {
     fn add(&mut self, encoded: &Encoded) {
         let shape = encoded.shape;
         self.slices += 1;
-        self.entries += u64::from(encoded.entries);
-        self.entries_by_kind[shape.kind as usize] += u64::from(encoded.entries);
+        self.entries += u64::from(encoded.stored - encoded.filled);
+        self.stored += u64::from(encoded.stored);
+        self.stored_by_kind[shape.kind as usize] += u64::from(encoded.stored);
         self.index_bytes +=
             if shape.kind == Kind::Diagonal { 0 } else { u64::from(encoded.index_bytes) };
         for (bytes, size) in self.value_bytes.iter_mut().zip(VALUE_SIZES) {
-            *bytes += padded(encoded.entries as usize * size) as u64;
+            *bytes += padded(encoded.stored as usize * size) as u64;
         }
         self.masked_slots += ((shape.width - shape.full) * shape.step_columns * LANES) as u64;
         self.lane_slots = self.lane_slots.max((shape.width * shape.step_columns) as u64);
@@ -89,7 +92,7 @@ impl SliceSizes {
         Self {
             slices,
             index_bytes: scaled.index_bytes + known + unseen as u64,
-            value_bytes: VALUE_SIZES.map(|size| entries * size as u64 + padding),
+            value_bytes: VALUE_SIZES.map(|size| scaled.stored * size as u64 + padding),
             ..scaled
         }
     }
@@ -100,10 +103,25 @@ impl SliceSizes {
         let scaled = |count: u64| (count as f64 * scale).round() as u64;
         Self {
             entries,
-            entries_by_kind: self.entries_by_kind.map(scaled),
+            stored: scaled(self.stored),
+            stored_by_kind: self.stored_by_kind.map(scaled),
             index_bytes: scaled(self.index_bytes),
             value_bytes: self.value_bytes.map(scaled),
             masked_slots: scaled(self.masked_slots),
+            ..self
+        }
+    }
+}
+
+impl SliceSizes {
+    /// Estimates the sizes of slices whose lanes with long rows are not filled.
+    pub(crate) fn without_filled_lanes(self) -> Self {
+        let scale = self.entries as f64 / self.stored.max(1) as f64;
+        let scaled = |count: u64| (count as f64 * scale).round() as u64;
+        Self {
+            stored: self.entries,
+            stored_by_kind: self.stored_by_kind.map(scaled),
+            value_bytes: self.value_bytes.map(scaled),
             ..self
         }
     }

@@ -13,6 +13,8 @@ const UNIT_WORDS: usize = ALIGNMENT / size_of::<u32>();
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slice<'a> {
     pub(crate) shape: SliceShape,
+    /// Lanes with long rows, which have no entries here.
+    pub(crate) long: u32,
     /// Column that indices are relative to.
     pub(crate) base: u32,
     /// Row of the first lane in the natural order.
@@ -48,6 +50,7 @@ impl<T: Scalar> HostPsell<T> {
         let first_value = header.value_at as usize * self.values.per(ALIGNMENT);
         Slice {
             shape,
+            long: self.skip.as_ref().map_or(0, |skip| skip[s]),
             base: header.base,
             first_row: (s * LANES) as u32,
             first_value,
@@ -91,20 +94,35 @@ impl Slice<'_> {
             .iter()
             .flat_map(|&mask| set_lanes(mask))
             .for_each(|lane| lengths[lane] += step_columns);
+        set_lanes(self.long).for_each(|lane| lengths[lane] = 0);
         lengths
     }
 
-    /// Calls `visit(lane, entry, position)` for every value, those of a lane in their order.
+    /// True if the lane has a row in the slice: the places of the others are filled.
+    #[inline(always)]
+    fn has(&self, lane: usize) -> bool {
+        self.long >> lane & 1 == 0
+    }
+
+    /// Calls `visit(lane, entry, position)` for every value of a row, those of a lane in their
+    /// order.
     pub(crate) fn visit_values(&self, group: usize, mut visit: impl FnMut(usize, usize, usize)) {
         if self.shape.kind == Kind::Diagonal {
             self.visit_columns(group, |lane, entry, at, _| visit(lane, entry, at));
         } else {
-            Steps::values(self.shape, group).visit(|step| self.mask(step), visit);
+            Steps::values(self.shape, group).visit(
+                |step| self.mask(step),
+                |lane, entry, at| {
+                    if self.has(lane) {
+                        visit(lane, entry, at);
+                    }
+                },
+            );
         }
     }
 
-    /// Calls `visit(lane, entry, position, column)` for every entry, those of a lane in their
-    /// order. The position is that of the index. It is also the position of the value unless
+    /// Calls `visit(lane, entry, position, column)` for every entry of a row, those of a lane in
+    /// their order. The position is that of the index. It is also the position of the value unless
     /// several entries share an index.
     #[inline(always)]
     pub(crate) fn visit_columns(
@@ -116,6 +134,9 @@ impl Slice<'_> {
         if kind == Kind::Diagonal {
             let mut next = [0; LANES];
             visit_diagonal(self.slots(), full, group, |lane, slot, at| {
+                if !self.has(lane) {
+                    return;
+                }
                 let row = self.first_row + lane as u32;
                 visit(lane, next[lane], at, row.wrapping_add(slot.delta as u32));
                 next[lane] += 1;
@@ -125,6 +146,9 @@ impl Slice<'_> {
         Steps::indices(self.shape, group).visit(
             |step| self.mask(step),
             |lane, step, at| {
+                if !self.has(lane) {
+                    return;
+                }
                 let first = self.base + self.index(at);
                 (0..step_columns).for_each(|slot| {
                     visit(lane, step * step_columns + slot, at, first + slot as u32)

@@ -54,19 +54,20 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
         }
     };
     let lanes = LANES as u64;
+    let outside = rows.nnz - rows.histogram.entries_up_to(packing.split);
     Work {
         matrix_bytes,
         vector_bytes: vector_bytes(analysis, scalar),
-        slots: sizes.entries,
-        gathered: sizes.entries - sizes.entries_by_kind[0],
+        slots: sizes.stored,
+        gathered: sizes.stored - sizes.stored_by_kind[0],
         masked_slots: sizes.masked_slots,
-        outside: rows.nnz - rows.histogram.entries_up_to(packing.split),
-        decoded: if coded { rows.nnz } else { 0 },
+        outside,
+        decoded: if coded { sizes.stored + outside } else { 0 },
         rows: nrows,
         branchless: nrows,
         scattered: scattered(nrows, window),
         starts: sizes.slices + long_rows,
-        serial_slots: (lane_slots * lanes).min(sizes.entries),
+        serial_slots: (lane_slots * lanes).min(sizes.stored),
         critical_path: (own * slots_per_step).min(lane_slots),
         long_rows,
         overlapping: nrows.div_ceil(u64::from(BLOCK)),

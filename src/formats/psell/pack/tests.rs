@@ -207,6 +207,13 @@ fn slots_that_are_shared() {
     let values = x_vector::<f64>(col_idx.len());
     let a = CsrMatrix::try_new(20_000, 20_100, row_ptr, col_idx, values).unwrap();
     check_all(gpu, &a, &[60], "stencils and others");
+    // With long rows, whose lanes are filled but where a column would be -1 or 300.
+    let long = |row: usize| row.is_multiple_of(7) || row == 99;
+    let row = |row: usize| match long(row) {
+        true => (0..70).map(|k| 3 * k).collect(),
+        false => [1, 0, 201].map(|k| (row + k).saturating_sub(1) as u32).to_vec(),
+    };
+    check_all(gpu, &matrix::<f32>(300, row, |k| k as f32), &[60], "long rows among stencils");
 }
 
 proptest! {
@@ -280,11 +287,14 @@ fn wide_columns(case: usize, row: usize) -> Vec<u32> {
         // Columns more than 31 bits apart, the first ones late.
         16 => (0..300).map(|k| if k == 250 { 0 } else { u32::MAX - 1000 + k }).collect(),
         17 => (0..300).map(|k| if k < 250 { at + k } else { u32::MAX - 1000 + k }).collect(),
+        // Diagonals of a slice with a long row, and of one without.
+        18 if row == 41 => band(450),
+        18 => (at..at + 300).filter(|col| !(col - at).is_multiple_of(97 + at % 2)).collect(),
         _ => vec![],
     }
 }
 
-const WIDE_CASES: std::ops::Range<usize> = 0..18;
+const WIDE_CASES: std::ops::Range<usize> = 0..19;
 
 fn wide_slices_with<T: Scalar>(gpu: Gpu, of: fn(usize) -> T) {
     const ORDERS: [Order; 3] = [Order::Natural, Order::Windows(32), Order::Windows(usize::MAX)];

@@ -127,6 +127,7 @@ impl<T: Scalar> Packer<'_, T> {
             row_ptr: self.row_ptr(),
             col_idx: self.a.col_idx.ptr(),
             nrows: self.nrows(),
+            ncols: self.ncols(),
             split: self.split,
             headers: chosen.headers.ptr().cast(),
             owners: chosen.owners,
