@@ -76,6 +76,11 @@ impl Histogram {
         shorter.iter().map(|&(len, rows)| u64::from(len) * rows).sum()
     }
 
+    /// Longest of the rows with at most `len` entries; 0 if there are none.
+    pub(crate) fn longest_up_to(&self, len: u32) -> u32 {
+        self.0[..self.0.partition_point(|c| c.0 <= len)].last().map_or(0, |c| c.0)
+    }
+
     /// Quantile: the smallest length such that at least the share `q` of the rows is no longer; 0
     /// without rows.
     pub fn quantile(&self, q: f64) -> u32 {

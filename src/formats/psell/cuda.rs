@@ -324,52 +324,30 @@ mod tests {
     use super::kernel::warps_shift;
     use crate::device::{Device, Gpu};
     use crate::formats::Plan;
-    use crate::matrix::CsrMatrix;
-    use crate::testing::{gpu, x_vector};
+    use crate::testing::{Oracle, gpu, scattered, x_vector};
     use crate::{Scalar, SparseOp, SparseOpBuilder, Tuning};
 
-    /// Rows of 1 to 40 pieces, then `more` rows of one piece.
-    fn long_rows<T: Scalar>(more: usize) -> CsrMatrix<T> {
-        let lengths = [600, 3, 65, 1027, 65, 20_000, 90, 512, 5, 1024, 2000];
-        let lengths = (0..209).map(|row| lengths[row % 11]).chain((0..more).map(|_| 65));
-        let columns = |(row, len): (usize, usize)| {
-            (0..len).map(move |k| ((k * 7919 + row * 31) % 30_000) as u32).collect::<Vec<_>>()
-        };
-        let rows: Vec<Vec<u32>> = lengths.enumerate().map(columns).collect();
-        let ends = rows.iter().scan(0, |end, row| {
-            *end += row.len();
-            Some(*end)
-        });
-        let row_ptr: Vec<usize> = std::iter::once(0).chain(ends).collect();
-        let values = x_vector::<T>(row_ptr[rows.len()]);
-        CsrMatrix::try_new(rows.len(), 30_000, row_ptr, rows.concat(), values).unwrap()
-    }
-
+    /// Checks rows of 1 to 40 pieces, and others of one piece behind them.
     fn check_long_rows<T: Scalar>(gpu: Gpu, epsilon: f64) {
-        let x = x_vector::<T>(30_000);
+        const COLUMNS: usize = 30_000;
+        let lengths = [600, 3, 65, 1027, 65, 20_000, 90, 512, 5, 1024, 2000];
+        let len = |row: usize| if row < 209 { lengths[row % 11] } else { 65 };
+        let x = x_vector::<T>(COLUMNS);
         let plan: Plan = "psell(sigma:1,split:64)".parse().unwrap();
         let Plan::Psell(psell) = &plan else { unreachable!("it is packed SELL") };
-        let shifts = [0, 1, 10_001].map(|more| {
-            let a = long_rows::<T>(more);
+        let shifts = [209, 210, 10_210].map(|rows| {
+            let a = scattered::<T>(rows, COLUMNS, len);
             let host = HostPsell::pack(a.view(), psell.order(), psell.packing()).unwrap();
             let packed = DevicePsell::new(&host, gpu).unwrap();
             assert_eq!(packed.shift, 0);
             let builder = SparseOpBuilder::new().device(Device::Cuda(gpu));
             let op: SparseOp<T> = builder.tuning(Tuning::Fixed(plan.clone())).build(&a).unwrap();
-            let mut y = vec![T::ZERO; a.nrows()];
+            let (oracle, mut y) = (Oracle::of(a.view(), &x), vec![T::ZERO; rows]);
             // The counters of the pieces are used again.
             for _ in 0..2 {
                 op.apply(&x, &mut y).unwrap();
-                for (row, sum) in y.iter().enumerate() {
-                    let (cols, values) = a.view().row(row);
-                    let products = || {
-                        let pairs = cols.iter().zip(values);
-                        pairs.map(|(col, value)| value.to_f64() * x[*col as usize].to_f64())
-                    };
-                    let error = (sum.to_f64() - products().sum::<f64>()).abs();
-                    let scale = products().map(f64::abs).sum::<f64>();
-                    assert!(error <= epsilon * scale, "row {row} of {}: {error:e}", a.nrows());
-                }
+                let error = oracle.rel_error(&y);
+                assert!(error <= epsilon, "{rows} rows: {error:e}");
             }
             packed.piece_shift
         });

@@ -190,9 +190,9 @@ impl Chooser {
         let full = self.slots.iter().filter(|slot| slot.mask == ALL).count();
         let shape =
             SliceShape { kind: Kind::Diagonal, step_columns: 1, full, width: self.slots.len() };
-        let filled = full as u32 * filled.count_ones();
-        let stored = survey.entries as u32 + filled;
-        Encoded { shape, base: 0, stored, filled, index_bytes }
+        let places = full as u32 * filled.count_ones();
+        let stored = survey.entries as u32 + places;
+        Encoded { shape, base: 0, stored, filled: places, index_bytes }
     }
 
     /// Adds the lanes of `filled` to the slots that all other lanes have and whose columns exist

@@ -156,10 +156,8 @@ fn split_of(rows: &RowStats) -> u32 {
     let at = |times: f64| ((times * rows.mean).ceil().min(most) as u32).max(LEAST_SPLIT);
     let (near, far) = (at(LONG.0), at(LONG.1));
     let are_few = rows.histogram.rows_longer(near) as f64 <= FEW_LONG * rows.nrows as f64;
-    let classes = rows.histogram.classes();
-    let others = &classes[..classes.partition_point(|&(len, _)| len <= near)];
-    let longest = others.last().map_or(0, |&(len, _)| len);
-    let are_long = f64::from(rows.max) > MUCH_LONGER * f64::from(longest);
+    let others = f64::from(rows.histogram.longest_up_to(near));
+    let are_long = f64::from(rows.max) > MUCH_LONGER * others;
     let split = if are_few && are_long { near } else { far };
     if rows.max > split { split } else { Packing::MAX_SPLIT }
 }

@@ -99,32 +99,34 @@ impl SliceSizes {
 
     /// Scales the sizes to slices with `entries` entries.
     pub(crate) fn scaled_to(self, entries: u64) -> Self {
-        let scale = entries as f64 / self.entries.max(1) as f64;
-        let scaled = |count: u64| (count as f64 * scale).round() as u64;
+        let scaled = scaling(entries, self.entries);
         Self {
             entries,
             stored: scaled(self.stored),
-            stored_by_kind: self.stored_by_kind.map(scaled),
+            stored_by_kind: self.stored_by_kind.map(&scaled),
             index_bytes: scaled(self.index_bytes),
-            value_bytes: self.value_bytes.map(scaled),
+            value_bytes: self.value_bytes.map(&scaled),
             masked_slots: scaled(self.masked_slots),
+            ..self
+        }
+    }
+
+    /// Estimates the sizes of slices whose lanes with long rows are not filled.
+    pub(crate) fn without_filled_lanes(self) -> Self {
+        let scaled = scaling(self.entries, self.stored);
+        Self {
+            stored: self.entries,
+            stored_by_kind: self.stored_by_kind.map(&scaled),
+            value_bytes: self.value_bytes.map(&scaled),
             ..self
         }
     }
 }
 
-impl SliceSizes {
-    /// Estimates the sizes of slices whose lanes with long rows are not filled.
-    pub(crate) fn without_filled_lanes(self) -> Self {
-        let scale = self.entries as f64 / self.stored.max(1) as f64;
-        let scaled = |count: u64| (count as f64 * scale).round() as u64;
-        Self {
-            stored: self.entries,
-            stored_by_kind: self.stored_by_kind.map(scaled),
-            value_bytes: self.value_bytes.map(scaled),
-            ..self
-        }
-    }
+/// Scales counts by `to` over `from`.
+fn scaling(to: u64, from: u64) -> impl Fn(u64) -> u64 {
+    let scale = to as f64 / from.max(1) as f64;
+    move |count| (count as f64 * scale).round() as u64
 }
 
 impl SlicedRows<'_> {

@@ -28,15 +28,14 @@ pub(super) fn of(order: Order, packing: Packing, analysis: &Analysis, scalar: Sc
     let sizes = SliceProbe::of(analysis).sizes(rows, order, packing.split);
     let classes = rows.histogram.classes();
     let long = &classes[classes.partition_point(|&(len, _)| len <= packing.split)..];
-    let long_rows = long.iter().map(|&(_, rows)| rows).sum::<u64>();
+    let long_rows = rows.histogram.rows_longer(packing.split);
     let (perm, window) = match order {
         Order::Natural => (0, 1),
         Order::Windows(window) => (nrows * size_of::<u32>() as u64, window as u64),
     };
     // The sampled slices may lack rare rows.
-    let short = classes.len() - long.len();
-    let longest = classes[..short].last().map_or(0, |&(len, _)| u64::from(len));
-    let lane_slots = sizes.lane_slots.max(longest);
+    let longest = rows.histogram.longest_up_to(packing.split);
+    let lane_slots = sizes.lane_slots.max(longest.into());
     let matrix_bytes = slice_table_bytes(sizes.slices, long_rows > 0)
         + perm
         + sizes.index_bytes
