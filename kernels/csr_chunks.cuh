@@ -218,10 +218,11 @@ struct LoadType<16> {
     typedef uint4 Type;
 };
 
-// Loads RUN consecutive elements per thread of an array with one element per entry. `base` is a
-// multiple of four. Threads past `count` load the last group of four again.
+// Loads RUN consecutive elements of an array with one element per entry, from number `own` after
+// `base` on; both are multiples of four if RUN is. Past `count` the last group of four is loaded
+// again.
 template <bool IN_L2, u32 RUN, typename V>
-__device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u64 nnz, V (&run)[RUN]) {
+__device__ __forceinline__ void load_wide(const V *array, u64 base, u32 own, u32 count, u64 nnz, V (&run)[RUN]) {
     constexpr u32 GROUP = RUN < 4 ? RUN : 4, PER_LOAD = GROUP < 16 / sizeof(V) ? GROUP : 16 / sizeof(V);
     using Bits = typename LoadType<PER_LOAD * sizeof(V)>::Type;
     struct alignas(sizeof(Bits)) LoadedElements {
@@ -231,7 +232,7 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
     if (base + (count + 3) / 4 * 4 <= nnz) {
 #pragma unroll
         for (u32 q = 0; q < RUN; q += GROUP) {
-            const V *from = array + base + min(threadIdx.x * RUN + q, (count - 1) / GROUP * GROUP);
+            const V *from = array + base + min(own + q, (count - 1) / GROUP * GROUP);
 #pragma unroll
             for (u32 v = 0; v < GROUP; v += PER_LOAD) {
                 Bits bits = fetch<IN_L2>(reinterpret_cast<const Bits *>(from + v));
@@ -242,7 +243,7 @@ __device__ __forceinline__ void load_wide(const V *array, u64 base, u32 count, u
         }
     } else {
 #pragma unroll
-        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(threadIdx.x * RUN + u, count - 1));
+        for (u32 u = 0; u < RUN; ++u) run[u] = fetch<IN_L2>(array + base + min(own + u, count - 1));
     }
 }
 
@@ -345,7 +346,7 @@ __device__ __forceinline__ void rows_by_chunks(const O *__restrict__ row_ptr,
         if (count <= skipped) return;
         by_l2_share(number, l2_shares, [&](auto in_l2) {
             if constexpr (STRIPED) load_striped<decltype(in_l2)::value>(array, base, count, run);
-            else load_wide<decltype(in_l2)::value>(array, base, count, nnz, run);
+            else load_wide<decltype(in_l2)::value>(array, base, threadIdx.x * RUN, count, nnz, run);
         });
     };
     load_run(cols, col);

@@ -70,6 +70,9 @@ pub struct SparseOp<T: Scalar> {
     settings: SparseOpBuilder,
     transposed: OnceCell<Transposed<T>>,
     spmm_packings: SpmmPackings<T>,
+    /// True if many vectors are multiplied faster by a second packing than by the plan's own
+    /// arrays, though these serve any number.
+    prefers_second_packing: bool,
     lazy_packing: Mutex<()>,
 }
 

@@ -1,6 +1,6 @@
 //! SpMM: on the CPU with the rows of CSR, or for few column-major vectors as one SpMV each; on a
-//! GPU with packed SELL, or for few vectors with the chunks of `csr(balanced)`. A matrix with
-//! another plan is packed a second time.
+//! GPU with packed SELL or the chunks of `csr(balanced)`. A matrix with another plan is packed a
+//! second time.
 //!
 //! SpMM with CSR and on a GPU reads row-major multivectors: all elements at one column are
 //! neighbours, so that one gather loads several factors. Column-major multivectors, or those whose
@@ -125,8 +125,12 @@ impl SpmmShape {
 
 /// SpMM with a matrix in GPU memory.
 pub(crate) trait DeviceSpmm<T: Scalar>: Debug + Send + Sync {
-    /// Enqueues the SpMM with at most [`DeviceVectors::MAX`] vectors; `y` is overwritten without
-    /// being read.
+    /// Largest number of vectors per call of [`multiply`](Self::multiply).
+    fn most_vectors(&self) -> usize {
+        DeviceVectors::<T>::MAX
+    }
+
+    /// Enqueues the SpMM; `y` is overwritten without being read.
     ///
     /// # Errors
     ///
@@ -347,7 +351,7 @@ impl<T: Scalar> GpuSpmm<T> {
         let direct = shape.layout == Layout::RowMajor
             && all.unit().is_some()
             && shape.count < IN_PLACE_LIMIT;
-        let step = if direct { DeviceVectors::<T>::MAX } else { Self::WIDTH };
+        let step = if direct { self.spmm.most_vectors() } else { Self::WIDTH };
         let copy = if direct { Ptr::NULL } else { self.copy.on(queue)? };
         for first in (0..shape.count).step_by(step) {
             let count = step.min(shape.count - first);

@@ -5,7 +5,9 @@ use super::staging::StagingBuffers;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
-use crate::formats::{self, Layout, Multivector, Plan, ResidentMatrix, Scaler, SpmmShape, Target};
+use crate::formats::{
+    self, DeviceVectors, Layout, Multivector, Plan, ResidentMatrix, Scaler, SpmmShape, Target,
+};
 use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
@@ -103,11 +105,12 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// On the CPU an SpMM uses the rows of CSR, or for 2 vectors in [`Layout::ColumnMajor`] the
     /// plan's own arrays, one vector after the other, if the mean row length is below 16 and at
-    /// least half of the gathers are near the last use of their element. On a GPU it
-    /// uses packed SELL, or `csr(balanced)` for up to 4 vectors in f32 and 2 in f64. The first SpMM
-    /// that the plan's own arrays do not serve packs the matrix a second time;
-    /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
-    /// One vector is multiplied as by [`apply`](Self::apply).
+    /// least half of the gathers are near the last use of their element. On a GPU it uses packed
+    /// SELL or, where row lengths differ much, `csr(balanced)`; an operator with the latter always
+    /// multiplies up to 4 vectors in f32 and 2 in f64 with it. The first SpMM that the plan's own
+    /// arrays do not serve packs the matrix a second time; [`explain`](Self::explain) reports it,
+    /// and [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
+    /// [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
     /// [`apply_multi_device`](Self::apply_multi_device). Products with the transposed matrix are
@@ -322,6 +325,9 @@ impl<T: Scalar> SparseOp<T> {
     /// Largest number of vectors of an SpMM that uses the plan's own arrays; 0 if none does.
     pub(crate) fn spmm_limit(&self, layout: Layout) -> usize {
         let limit = self.matrix.spmm_limit(layout);
+        if self.prefers_second_packing {
+            return limit.min(DeviceVectors::<T>::UNITS[0]);
+        }
         let by_spmvs = self.device == Device::Cpu && limit < usize::MAX;
         if by_spmvs && !self.spmvs_are_faster() { 0 } else { limit }
     }

@@ -143,6 +143,12 @@ impl ChunkSize {
         Self::of(nrows as u64, row_ptr[nrows] as u64, longer)
     }
 
+    /// The smallest chunks, whatever the rows.
+    pub(super) const fn smallest() -> Self {
+        let [(run, _), ..] = RUNS;
+        Self::with_run(run)
+    }
+
     /// Chunks for blocks whose threads have `run` entries. The difference between capacity and
     /// spacing is reserved for cuts that are moved back, and for loads of four entries that begin
     /// up to three early.

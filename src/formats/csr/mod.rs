@@ -24,6 +24,7 @@ mod cpu;
 mod cuda;
 mod spmm;
 
+use super::psell::PsellPlan;
 use super::{
     Access, Costs, DeviceMatrix, Format, HostBuffers, HostMatrix, HostValueArrays, Layout,
     PlanArgs, PlanProperties, SpmmShape, Target, ValueArrays, Work, critical_path_us, megabytes,
@@ -151,8 +152,11 @@ impl Format for Csr {
         PlanProperties { keeps_order: true, packs_on_device: true, ..PlanProperties::default() }
     }
 
-    fn spmm_plan(_: &Analysis, on: Target, _: Option<&CsrPlan>) -> Option<CsrPlan> {
-        (on == Target::Cpu).then_some(CsrPlan::Scalar)
+    fn spmm_plan(analysis: &Analysis, on: Target, _: Option<&CsrPlan>) -> Option<CsrPlan> {
+        match on {
+            Target::Cpu => Some(CsrPlan::Scalar),
+            Target::Gpu => PsellPlan::masks_many(analysis).then_some(CsrPlan::Balanced),
+        }
     }
 
     fn estimate_us(plan: &CsrPlan, analysis: &Analysis, work: &Work) -> f64 {

@@ -69,9 +69,6 @@ impl PsellPlan {
     /// Window of [`PsellPlan::default`].
     const SIGMA: u32 = 512;
 
-    /// Window for SpMM in which nearly all slices have rows of one length.
-    const SPMM_SIGMA: u32 = 100_000;
-
     /// Creates a plan.
     ///
     /// # Errors
@@ -100,21 +97,24 @@ impl PsellPlan {
         Self { packing: Packing { warps: SliceWarps::One, ..self.packing }, ..self }
     }
 
-    /// Plan for SpMM with an analysed matrix, like the fastest one for SpMV: with four slots stored
-    /// together, and with rows of one length in a slice where many slots of shorter windows are
-    /// masked. A masked slot costs every vector, and how near the rows of a slice are in `x`
-    /// matters less with several vectors. Measured on an H200 with 8 and 32 vectors:
-    /// docs/history/2026-11-27-spmm-packing.md.
-    pub(crate) fn for_spmm(analysis: &Analysis, fastest: Option<&Self>) -> Self {
-        /// Share of masked slots above which the rows of longer windows are sorted.
+    /// Plan for SpMM with an analysed matrix, like the fastest one for SpMV, with four slots stored
+    /// together. `None` if many slots are masked: they cost every vector.
+    pub(crate) fn for_spmm(analysis: &Analysis, fastest: Option<&Self>) -> Option<Self> {
+        let packing = Packing { split: SliceProbe::of(analysis).split, ..Packing::default() };
+        let fastest = *fastest.unwrap_or(&Self { sigma: Self::SIGMA, packing });
+        let plan = Self { packing: Packing { group: 4, ..fastest.packing }, ..fastest };
+        (!Self::masks_many(analysis)).then_some(plan)
+    }
+
+    /// True if so many slots are masked that SpMM is faster with `csr(balanced)`. Measured on an
+    /// H200 with 8 and 32 vectors: docs/history/2026-11-30-spmm-by-groups.md.
+    pub(crate) fn masks_many(analysis: &Analysis) -> bool {
+        /// Least number of masked slots per entry.
         const MASKED: f64 = 0.2;
         let probe = SliceProbe::of(analysis);
-        let packing = Packing { split: probe.split, ..Packing::default() };
-        let fastest = *fastest.unwrap_or(&Self { sigma: Self::SIGMA, packing });
-        let sizes = probe.sizes(&analysis.rows, fastest.order(), fastest.packing.split);
-        let masked = sizes.masked_slots as f64 > MASKED * sizes.entries as f64;
-        let sigma = if masked && fastest.sigma > 1 { Self::SPMM_SIGMA } else { fastest.sigma };
-        Self { sigma, packing: Packing { group: 4, ..fastest.packing } }
+        let order = Order::Windows(Self::SIGMA as usize);
+        let sizes = probe.sizes(&analysis.rows, order, probe.split);
+        sizes.masked_slots as f64 > MASKED * sizes.entries as f64
     }
 
     /// Number of rows per window sorted by length; 1 sorts nothing.
@@ -271,11 +271,12 @@ pub(super) fn candidates(analysis: &Analysis, on: Target) -> Vec<Packing> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::formats::Plan;
     use crate::matrix::gallery;
 
     #[test]
     fn defaults_are_left_out_but_for_the_window() {
-        let spelled = |text: &str| text.parse::<crate::formats::Plan>().map(|p| p.to_string());
+        let spelled = |text: &str| text.parse::<Plan>().map(|p| p.to_string());
         assert_eq!(spelled("psell").unwrap(), "psell(sigma:512)");
         let all = "psell(sigma:1,values:packed,group:4,split:60,warps:1)";
         assert_eq!(spelled(all).unwrap(), all);
@@ -295,21 +296,17 @@ mod tests {
     }
 
     #[test]
-    fn several_vectors_have_rows_of_one_length_in_a_slice_where_lengths_differ() {
+    fn several_vectors_have_other_formats_where_many_slots_are_masked() {
         let plan = |spec: &str, fastest: Option<&str>| {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
-            let fastest = fastest.map(|text| match text.parse().unwrap() {
-                crate::formats::Plan::Psell(plan) => plan,
-                other => panic!("{other}"),
-            });
-            PsellPlan::for_spmm(&Analysis::of(a.view()), fastest.as_ref()).to_string()
+            let fastest = fastest.map(|text| text.parse().unwrap());
+            Plan::for_spmm(&Analysis::of(a.view()), Target::Gpu, fastest.as_ref()).to_string()
         };
-        assert_eq!(plan("webbase,rows=20k", None), "(sigma:100000,group:4,split:64)");
-        let narrow = Some("psell(sigma:512,values:bf16,split:64)");
-        let expected = "(sigma:100000,values:bf16,group:4,split:64)";
-        assert_eq!(plan("webbase,rows=20k", narrow), expected);
-        assert_eq!(plan("webbase,rows=20k", Some("psell(sigma:1)")), "(sigma:1,group:4)");
-        assert_eq!(plan("uniform,rows=20k", None), "(sigma:512,group:4)");
+        let narrow = Some("psell(sigma:1,values:bf16)");
+        assert_eq!(plan("webbase,rows=20k", None), "csr(balanced)");
+        assert_eq!(plan("webbase,rows=20k", narrow), "csr(balanced)");
+        assert_eq!(plan("uniform,rows=20k", None), "psell(sigma:512,group:4)");
+        assert_eq!(plan("uniform,rows=20k", narrow), "psell(sigma:1,values:bf16,group:4)");
     }
 
     #[test]
@@ -330,8 +327,7 @@ mod tests {
 
     #[test]
     fn kernels_are_named_after_order_values_group_and_split() {
-        let kernel =
-            |text: &str| text.parse::<crate::formats::Plan>().unwrap().cost_key(Target::Gpu);
+        let kernel = |text: &str| text.parse::<Plan>().unwrap().cost_key(Target::Gpu);
         assert_eq!(kernel("psell(sigma:1)"), "psell");
         assert_eq!(kernel("psell(sigma:2,split:9)"), "psell.sorted.split");
         assert_eq!(
