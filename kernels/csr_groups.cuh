@@ -9,8 +9,7 @@
 // Largest number of lanes of a group: `MOST_LANES` in src/formats/csr/cuda/spmm.rs.
 constexpr u32 MOST_LANES = 16;
 
-// Entries and row ends of a block, for each of its threads: the largest chunks of
-// src/formats/csr/chunks.rs.
+// Capacity of a block in entries and row ends, for each of its threads.
 constexpr u32 GROUP_RUN = 8;
 
 // Number of entries that a group loads together, and least number of blocks per multiprocessor.

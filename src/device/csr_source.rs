@@ -88,8 +88,9 @@ impl<T: Scalar> CsrSource<T> {
     }
 
     /// Wraps a matrix that is already in GPU memory, in arrays of another library, and checks it
-    /// there. Offsets of 32 bits are copied. `None` if the arrays are in host memory, or if they
-    /// are not those of a matrix: a check on the host names the error.
+    /// there. Offsets of 32 bits are copied, and arrays that wide loads cannot read. `None` if the
+    /// arrays are in host memory, or if they are not those of a matrix: a check on the host names
+    /// the error.
     ///
     /// # Errors
     ///
@@ -111,6 +112,7 @@ impl<T: Scalar> CsrSource<T> {
         let wrong = work.cleared::<u32>(1)?;
         // SAFETY: the caller's promise.
         let (col_idx, values) = unsafe { (arrays.col_idx.alias(), arrays.values.alias()) };
+        let (col_idx, values) = (aligned(col_idx)?, aligned(values)?);
         // Dimensions have 32 bits.
         let columns = CheckColumns {
             cols: arrays.col_idx.ptr(),
@@ -147,7 +149,7 @@ impl<T: Scalar> CsrSource<T> {
         }
         let mut found = [0];
         work.read(wrong, &mut found)?;
-        let (col_idx, values, host) = (Arc::new(col_idx), Arc::new(values), OnceCell::new());
+        let host = OnceCell::new();
         let own = Self { gpu: *gpu, nrows, ncols, row_ptr, col_idx, values, host };
         Ok((found == [0]).then_some(own))
     }
@@ -185,6 +187,16 @@ impl<T: Scalar> CsrSource<T> {
         self.on_host()?;
         Ok(self.host.into_inner().expect("copied above"))
     }
+}
+
+/// An array of another library, or a copy of it if kernels cannot load 16 bytes from its beginning.
+fn aligned<T: Copy>(array: Buffer<T>) -> Result<Arc<Buffer<T>>, Error> {
+    let is_aligned = array.ptr().address().is_multiple_of(16);
+    let mut array = Arc::new(array);
+    if !is_aligned {
+        Buffer::copy_borrowed(&mut array)?;
+    }
+    Ok(array)
 }
 
 /// Kernel file of the checks.

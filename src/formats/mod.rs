@@ -361,18 +361,23 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         Err(NoValueSlots::NO_VALUE_SLOTS)
     }
 
-    /// Largest number of vectors for which [`spmm`](Self::spmm) is as fast as that of a second
-    /// packing; 0 if the format has no kernels for SpMM.
+    /// Largest number of vectors for which [`spmm`](Self::spmm) has kernels; 0 if the format has
+    /// none.
     fn spmm_limit(&self) -> usize {
         0
     }
 
-    /// SpMM with the matrix on its GPU, if the format has kernels for it.
+    /// SpMM with the matrix on its GPU, if the format has kernels for it. More than `most` vectors
+    /// need not be fast.
     ///
     /// # Errors
     ///
     /// Errors of the GPU and of compiling kernels.
-    fn spmm(self: Arc<Self>, _: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
+    fn spmm(
+        self: Arc<Self>,
+        _: Gpu,
+        _most: usize,
+    ) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
         Ok(None)
     }
 

@@ -159,15 +159,19 @@ pub(crate) enum SpmmData<T: Scalar> {
 
 impl<T: Scalar> SpmmData<T> {
     /// Creates the data for a matrix of `ncols` columns. None if it is on a GPU and its format has
-    /// no kernels for SpMM.
+    /// no kernels for SpMM. More than `most` vectors need not be multiplied fast.
     ///
     /// # Errors
     ///
-    /// Errors of compiling kernels.
-    pub(crate) fn of(matrix: &ResidentMatrix<T>, ncols: usize) -> Result<Option<Self>, Error> {
+    /// Errors of the GPU and of compiling kernels.
+    pub(crate) fn of(
+        matrix: &ResidentMatrix<T>,
+        ncols: usize,
+        most: usize,
+    ) -> Result<Option<Self>, Error> {
         Ok(match matrix {
             ResidentMatrix::Host(_) => Some(Self::Host(Mutex::default())),
-            ResidentMatrix::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu)? {
+            ResidentMatrix::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu, most)? {
                 Some(spmm) => Some(Self::Gpu(Box::new(GpuSpmm::new(spmm, *gpu, ncols)?))),
                 None => None,
             },
@@ -184,8 +188,8 @@ impl<T: Scalar> SpmmData<T> {
 }
 
 impl<T: Scalar> ResidentMatrix<T> {
-    /// Largest number of vectors in a layout for which SpMM with the packed arrays is as fast as
-    /// with a second packing; 0 if it cannot use them.
+    /// Largest number of vectors in a layout for which SpMM can use the packed arrays, on the CPU
+    /// as fast as with a second packing; 0 if it cannot use them.
     pub(crate) fn spmm_limit(&self, layout: Layout) -> usize {
         match self {
             Self::Host(matrix) => matrix.spmm_limit(layout),

@@ -105,12 +105,13 @@ impl<T: Scalar> SparseOp<T> {
     ///
     /// On the CPU an SpMM uses the rows of CSR, or for 2 vectors in [`Layout::ColumnMajor`] the
     /// plan's own arrays, one vector after the other, if the mean row length is below 16 and at
-    /// least half of the gathers are near the last use of their element. On a GPU it uses packed
-    /// SELL or, where row lengths differ much, `csr(balanced)`; an operator with the latter always
-    /// multiplies up to 4 vectors in f32 and 2 in f64 with it. The first SpMM that the plan's own
-    /// arrays do not serve packs the matrix a second time; [`explain`](Self::explain) reports it,
-    /// and [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
-    /// [`apply`](Self::apply).
+    /// least half of the gathers are near the last use of their element. On a GPU packed SELL and
+    /// `csr(balanced)` have kernels. An operator with packed SELL uses its own arrays; one with
+    /// `csr(balanced)`, too, for up to 4 vectors in f32 and 2 in f64, and for any number where row
+    /// lengths differ much. The first SpMM that the plan's own arrays do not serve packs the matrix
+    /// a second time, as `csr(balanced)` where row lengths differ much, otherwise as packed SELL;
+    /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
+    /// One vector is multiplied as by [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
     /// [`apply_multi_device`](Self::apply_multi_device). Products with the transposed matrix are
@@ -227,7 +228,8 @@ impl<T: Scalar> SparseOp<T> {
     /// [`apply_multi`](Self::apply_multi), and enqueued as by [`apply_device`](Self::apply_device).
     ///
     /// The first such product that the plan's own arrays do not serve packs the matrix a second
-    /// time, and waits for that. Later ones neither wait nor allocate, except for working memory at
+    /// time, and waits for that; the first under `csr(balanced)` may wait for a table of chunks.
+    /// Later ones neither wait nor allocate, except for working memory at
     /// the first product on a stream: words for rows that several blocks add up, and 64 bytes for
     /// every column where vectors have to be interleaved, which is in [`Layout::ColumnMajor`] and
     /// where a row of the vectors is no multiple of 8 bytes in f32 and of 16 in f64.
@@ -353,13 +355,22 @@ impl<T: Scalar> SparseOp<T> {
             return get_or_make(second, &self.lazy_packing, || self.second_packing());
         }
         get_or_make(own, &self.lazy_packing, || {
-            Ok(SpmmPacking::new(None, self.spmm_data(&self.matrix)?))
+            let mut data = self.spmm_data(&self.matrix, self.spmm_limit(shape.layout))?;
+            let rest = self.auxiliary_builder().memory_limit;
+            if rest.is_some_and(|rest| data.bytes() > rest) {
+                data = self.spmm_data(&self.matrix, 1)?;
+            }
+            Ok(SpmmPacking::new(None, data))
         })
     }
 
-    /// Data of SpMMs with a packing that can multiply several vectors.
-    fn spmm_data(&self, matrix: &ResidentMatrix<T>) -> Result<formats::SpmmData<T>, Error> {
-        let data = formats::SpmmData::of(matrix, self.ncols)?;
+    /// Data of SpMMs of up to `most` vectors with a packing that can multiply several.
+    fn spmm_data(
+        &self,
+        matrix: &ResidentMatrix<T>,
+        most: usize,
+    ) -> Result<formats::SpmmData<T>, Error> {
+        let data = formats::SpmmData::of(matrix, self.ncols, most)?;
         Ok(data.expect("a packing with a limit above 0 has kernels for SpMM"))
     }
 
@@ -368,7 +379,7 @@ impl<T: Scalar> SparseOp<T> {
         self.check_copies("SpMMs")?;
         let (second, seconds) = timed(|| self.packed_for_spmm());
         let (plan, matrix) = second?;
-        let data = self.spmm_data(&matrix)?;
+        let data = self.spmm_data(&matrix, usize::MAX)?;
         Ok(SpmmPacking::new(Some(SecondPacking { plan, matrix, seconds }), data))
     }
 
@@ -434,7 +445,10 @@ impl SparseOpBuilder {
             let fits = candidate.work.matrix_bytes <= decision.request.memory_limit;
             fits && candidate.plan.has_spmm(analysis, on)
         });
+        // CSR has SpMM where it is faster than packed SELL, whatever is faster for one vector.
+        let rank = |plan: &Plan| u8::from(!matches!(plan, Plan::Csr(_)));
         let predicted = fitting.filter_map(|c| c.prediction.map(|p| (p.product(), &c.plan)));
-        like(predicted.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, plan)| plan))
+        let fastest = predicted.min_by(|a, b| rank(a.1).cmp(&rank(b.1)).then(a.0.total_cmp(&b.0)));
+        like(fastest.map(|(_, plan)| plan))
     }
 }

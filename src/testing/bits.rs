@@ -29,12 +29,13 @@ const FEW: usize = 2;
 const EVEN: usize = 8;
 const ODD: usize = 7;
 
-/// Rows of all lengths, one of them split many times. The matrix has several tasks on the CPU, and
-/// is three times as large on a GPU.
+/// Rows of very different lengths, one of them split many times. The matrix has several tasks on
+/// the CPU, and is three times as large on a GPU.
 fn skewed<T: Scalar>(device: &Device) -> CsrMatrix<T> {
     // On the CPU rows are short enough for products with two vectors by SpMVs.
     let (scale, long) = if *device == Device::Cpu { (1, 12_000) } else { (3, 60_000) };
-    scattered(3000 * scale, 2000 * scale, |row| if row == 1300 { long } else { row % 23 })
+    let length = |row| 300 / (1 + row * 37 % 200);
+    scattered(3000 * scale, 2000 * scale, |row| if row == 1300 { long } else { length(row) })
 }
 
 /// All plans within the memory limit for the matrix and its transpose.

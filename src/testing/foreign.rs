@@ -131,6 +131,35 @@ fn products_begin_with_complete_arrays() {
     }
 }
 
+/// Arrays that begin anywhere, as columns do behind row offsets in one allocation.
+#[test]
+fn arrays_of_any_alignment_are_read() {
+    let Some(device) = gpu() else { return };
+    let a = "webbase,rows=30k".parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
+    let (x, stream) = (x_vector(a.ncols()), Stream::new(device).unwrap());
+    let oracle = Oracle::of(a.view(), &x);
+    let cols = DeviceArray::from_slice(device, &[&[0], a.col_idx()].concat()).unwrap();
+    let values = DeviceArray::from_slice(device, &[&[0.0; 3], a.values()].concat()).unwrap();
+    let row_ptr = DeviceArray::from_slice(device, a.row_ptr()).unwrap();
+    let offsets = Offsets::Bits64(row_ptr.address());
+    let (cols, values) = (cols.address() + 4, values.address() + 12);
+    let shape = (a.nrows(), a.ncols());
+    // SAFETY: the arrays are those of the matrix, and live until the end.
+    let foreign = unsafe {
+        ForeignCsr::<f32>::from_raw(&stream.device(), shape, a.nnz(), offsets, cols, values)
+    };
+    let foreign = foreign.unwrap();
+    let fixed = ["csr(balanced)", "csr(vector:8)", "psell"];
+    let fixed = fixed.map(|plan| Tuning::Fixed(plan.parse().unwrap()));
+    for tuning in fixed.into_iter().chain([Tuning::Check]) {
+        let builder = SparseOpBuilder::new().tuning(tuning.clone()).remember(false);
+        let op = builder.build_from_device(&stream, &foreign).unwrap();
+        let mut y = vec![0.0; a.nrows()];
+        op.apply(&x, &mut y).unwrap();
+        oracle.check(&y).unwrap_or_else(|wrong| panic!("{tuning:?}, {}: {wrong}", op.plan()));
+    }
+}
+
 /// An operator has copies of the arrays, whatever a check or a timing run has shared.
 #[test]
 fn arrays_may_change_once_the_operator_is_built() {

@@ -357,8 +357,12 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
         }
     }
 
-    fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
-        Ok(ChunkSpmm::of(self, gpu)?.map(|spmm| Box::new(spmm) as _))
+    fn spmm(
+        self: Arc<Self>,
+        gpu: Gpu,
+        most: usize,
+    ) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
+        Ok(ChunkSpmm::of(self, gpu, most)?.map(|spmm| Box::new(spmm) as _))
     }
 
     fn device_bytes(&self) -> u64 {

@@ -10,7 +10,8 @@
 //! Invariants: `row_ptr` has `nrows + 1` offsets rising from 0 to `nnz`; they are 32-bit if
 //! `nnz < 2³²` and 64-bit otherwise. Nothing is padded. `csr(balanced)` also stores the
 //! beginnings of the GPU chunks: 16 bytes each. If a row is cut, its working memory on a GPU is a
-//! sum for every chunk.
+//! sum for every chunk; SpMM of more than a unit of vectors has chunks of its own, and up to 16
+//! units for every two or four of them.
 //!
 //! Source: Saad, *Iterative Methods for Sparse Linear Systems*, 2nd ed., §3.4; Bell & Garland,
 //! SC'09, §4.3 (one or several threads per row); Merrill & Garland, SC'16 (equally many nonzeros

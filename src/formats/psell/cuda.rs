@@ -304,7 +304,7 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
         usize::MAX
     }
 
-    fn spmm(self: Arc<Self>, gpu: Gpu) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
+    fn spmm(self: Arc<Self>, gpu: Gpu, _: usize) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
         Ok(Some(Box::new(Spmm::new(self, gpu)?)))
     }
 

@@ -203,7 +203,7 @@ impl Format for Psell {
         on: Target,
         fastest: Option<&PsellPlan>,
     ) -> Option<PsellPlan> {
-        (on == Target::Gpu).then(|| PsellPlan::for_spmm(analysis, fastest)).flatten()
+        (on == Target::Gpu).then(|| PsellPlan::for_spmm(analysis, fastest))
     }
 
     fn estimate_us(plan: &PsellPlan, analysis: &Analysis, work: &Work) -> f64 {

@@ -98,16 +98,16 @@ impl PsellPlan {
     }
 
     /// Plan for SpMM with an analysed matrix, like the fastest one for SpMV, with four slots stored
-    /// together. `None` if many slots are masked: they cost every vector.
-    pub(crate) fn for_spmm(analysis: &Analysis, fastest: Option<&Self>) -> Option<Self> {
+    /// together.
+    pub(crate) fn for_spmm(analysis: &Analysis, fastest: Option<&Self>) -> Self {
         let packing = Packing { split: SliceProbe::of(analysis).split, ..Packing::default() };
         let fastest = *fastest.unwrap_or(&Self { sigma: Self::SIGMA, packing });
-        let plan = Self { packing: Packing { group: 4, ..fastest.packing }, ..fastest };
-        (!Self::masks_many(analysis)).then_some(plan)
+        Self { packing: Packing { group: 4, ..fastest.packing }, ..fastest }
     }
 
-    /// True if so many slots are masked that SpMM is faster with `csr(balanced)`. Measured on an
-    /// H200 with 8 and 32 vectors: docs/history/2026-11-30-spmm-by-groups.md.
+    /// True if so many slots are masked that SpMM is faster with `csr(balanced)`: a masked slot
+    /// costs every vector. Measured on an H200 with 8 and 32 vectors:
+    /// docs/history/2026-11-30-spmm-by-groups.md.
     pub(crate) fn masks_many(analysis: &Analysis) -> bool {
         /// Least number of masked slots per entry.
         const MASKED: f64 = 0.2;
@@ -304,9 +304,13 @@ mod tests {
         };
         let narrow = Some("psell(sigma:1,values:bf16)");
         assert_eq!(plan("webbase,rows=20k", None), "csr(balanced)");
-        assert_eq!(plan("webbase,rows=20k", narrow), "csr(balanced)");
+        let narrower = "psell(sigma:1,values:bf16,group:4)";
+        assert_eq!(plan("webbase,rows=20k", narrow), narrower, "if CSR does not fit");
         assert_eq!(plan("uniform,rows=20k", None), "psell(sigma:512,group:4)");
-        assert_eq!(plan("uniform,rows=20k", narrow), "psell(sigma:1,values:bf16,group:4)");
+        assert_eq!(plan("uniform,rows=20k", narrow), narrower);
+        let csr = Some("csr(vector:4)");
+        assert_eq!(plan("webbase,rows=20k", csr), "csr(balanced)");
+        assert_eq!(plan("uniform,rows=20k", csr), "psell(sigma:512,group:4)");
     }
 
     #[test]

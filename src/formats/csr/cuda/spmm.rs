@@ -29,118 +29,181 @@ fn merged(chunks: u32, lanes: usize) -> u32 {
 }
 
 /// SpMM with a CSR matrix in chunks on its GPU.
-///
-/// Groups load a cache line in several steps, so that evict-first loads would evict it in between:
-/// `rmat` with 32 vectors takes 1836 µs with them and 1427 without (H200, f64).
 #[derive(Debug)]
 pub(super) struct ChunkSpmm<T> {
     matrix: Arc<DeviceCsr<T>>,
     /// Kernels for one unit of vectors.
     single: UnitKernels,
-    /// Kernels for several units.
-    groups: UnitKernels,
-    /// Chunks of the blocks of groups.
-    group_chunks: DeviceChunks,
-    /// Words by which a block passes on its sums of a row that continues in the next block.
+    /// Words by which a chunk passes on its sums of a row that continues in the next chunk.
+    carries: Scratch<u64>,
+    /// For more vectors than a unit has.
+    groups: Option<Groups>,
+}
+
+/// Groups of lanes that multiply several units.
+///
+/// They load a cache line in several steps, so that evict-first loads would evict it in between:
+/// `rmat` with 32 vectors takes 1836 µs with them and 1427 without (H200, f64).
+#[derive(Debug)]
+struct Groups {
+    kernels: UnitKernels,
+    /// Blocks multiply some of these chunks together.
+    chunks: Arc<DeviceChunks>,
+    /// As those of a unit, by blocks.
     carries: Scratch<u64>,
 }
 
-impl<T: Scalar> ChunkSpmm<T> {
-    /// Largest number of vectors per launch.
-    const MOST: usize = MOST_LANES * DeviceVectors::<T>::UNITS[0];
+impl Groups {
+    fn new<T: Scalar>(matrix: &DeviceCsr<T>, gpu: Gpu) -> Result<Self, Error> {
+        let module = Module::of(super::FILE, matrix.kernel.residency());
+        let chunks = DeviceChunks::new(ChunkSize::smallest(), &matrix.matrix, module)?;
+        // Larger groups have as many blocks, or more.
+        let blocks = chunks.count.div_ceil(1 << merged(chunks.count, MOST_LANES));
+        let words = chunks.carry_words::<T>(MOST_LANES * DeviceVectors::<T>::UNITS[0]);
+        let words = words / (chunks.count.max(1) as usize) * blocks as usize;
+        Ok(Self {
+            kernels: kernels_of(matrix, gpu, Module::from(FILE), "groups")?,
+            carries: Scratch::cleared(gpu, words),
+            chunks: Arc::new(chunks),
+        })
+    }
+}
 
-    /// Loads the kernels on the GPU of a matrix. None if it is not in chunks.
+/// Kernels of a matrix for each unit.
+fn kernels_of<T: Scalar>(
+    matrix: &DeviceCsr<T>,
+    gpu: Gpu,
+    module: Module,
+    kind: &str,
+) -> Result<UnitKernels, Error> {
+    let offset = matrix.matrix.row_ptr.name();
+    let name = |unit| format!("{FILE}_{kind}_{}x{unit}_{offset}", T::KIND);
+    UnitKernels::load::<T>(gpu, module, name)
+}
+
+impl<T: Scalar> ChunkSpmm<T> {
+    /// Number of vectors of the widest unit.
+    const UNIT: usize = DeviceVectors::<T>::UNITS[0];
+
+    /// Loads the kernels on the GPU of a matrix, for fast products of up to `most` vectors. None if
+    /// it is not in chunks.
     ///
     /// # Errors
     ///
     /// Errors of the GPU and of kernel compilation.
-    pub(super) fn of(matrix: Arc<DeviceCsr<T>>, gpu: Gpu) -> Result<Option<Self>, Error> {
+    pub(super) fn of(
+        matrix: Arc<DeviceCsr<T>>,
+        gpu: Gpu,
+        most: usize,
+    ) -> Result<Option<Self>, Error> {
         let DeviceAssignment::Chunks(table, _) = &matrix.assignment else { return Ok(None) };
-        let (run, offset) = (matrix.chunk_options.size.run(), matrix.matrix.row_ptr.name());
-        let load = |module, kind: &str| {
-            let name = |unit| format!("{FILE}_{kind}_{}x{unit}_{offset}", T::KIND);
-            UnitKernels::load::<T>(gpu, module, name)
+        let kind = format!("chunks{}", matrix.chunk_options.size.run());
+        let module = Module::of(FILE, matrix.kernel.residency());
+        let single = kernels_of(&matrix, gpu, module, &kind)?;
+        let carries = Scratch::cleared(gpu, table.carry_words::<T>(Self::UNIT));
+        let groups = (most > Self::UNIT).then(|| Groups::new(&matrix, gpu)).transpose()?;
+        Ok(Some(Self { single, carries, groups, matrix }))
+    }
+
+    /// Multiplies one unit of vectors.
+    ///
+    /// # Safety
+    ///
+    /// As of [`DeviceSpmm::multiply`].
+    unsafe fn multiply_unit(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error> {
+        let DeviceCsr { matrix, assignment, kernel: spmv, .. } = &*self.matrix;
+        let DeviceAssignment::Chunks(table, _) = assignment else {
+            unreachable!("`of` refuses others")
         };
-        let single = load(Module::of(FILE, matrix.kernel.residency()), &format!("chunks{run}"))?;
-        let groups = load(Module::from(FILE), "groups")?;
-        let arrays = &matrix.matrix;
-        let of_arrays = Module::of(super::FILE, matrix.kernel.residency());
-        let group_chunks = DeviceChunks::new(ChunkSize::smallest(), arrays, of_arrays)?;
-        let words = table.carry_words::<T>(DeviceVectors::<T>::UNITS[0]);
-        let words = words.max(group_chunks.carry_words::<T>(Self::MOST));
-        let carries = Scratch::cleared(gpu, words);
-        Ok(Some(Self { single, groups, group_chunks, carries, matrix }))
+        let (unit, kernel) = self.single.of(&vectors);
+        let launch = Launch::new(table.count, BLOCK).with(kernels::csr_spmm::Spmm {
+            row_ptr: matrix.row_ptr.ptr(),
+            cols: matrix.col_idx.ptr(),
+            values: matrix.values.ptr(),
+            chunks: table.chunks.ptr(),
+            nrows: matrix.nrows as u32,
+            nnz: matrix.values.len() as u64,
+            vectors: vectors.in_units(unit),
+            carries: self.carries.on(queue)?,
+            l2_shares: spmv.residency().l2_shares(queue),
+        });
+        // SAFETY: the kernel is `csr_spmm_chunks` for these offsets, this run and as many vectors.
+        // If rows are cut there are words for every chunk and vector, zero before and after the
+        // launch. The vectors are the caller's promise.
+        unsafe { kernel.launch(queue, launch) }
+    }
+
+    /// Multiplies up to [`MOST_LANES`] units.
+    ///
+    /// # Safety
+    ///
+    /// As of [`DeviceSpmm::multiply`].
+    unsafe fn multiply_units(
+        &self,
+        groups: &Groups,
+        queue: &Queue,
+        vectors: DeviceVectors<T>,
+    ) -> Result<(), Error> {
+        let (matrix, chunks) = (&self.matrix.matrix, &groups.chunks);
+        // A graph owns the memory it uses.
+        if queue.records() {
+            queue.keep(chunks.clone());
+        }
+        let (unit, kernel) = groups.kernels.of(&vectors);
+        let lanes = vectors.count.div_ceil(unit).next_power_of_two();
+        let merged = merged(chunks.count, lanes);
+        let (spacing, _) = ChunkSize::smallest().spacing_and_max_move();
+        let blocks = chunks.count.div_ceil(1 << merged);
+        let launch = Launch::new(blocks, BLOCK).with(kernels::csr_spmm::Groups {
+            row_ptr: matrix.row_ptr.ptr(),
+            cols: matrix.col_idx.ptr(),
+            values: matrix.values.ptr(),
+            chunks: chunks.chunks.ptr(),
+            nrows: matrix.nrows as u32,
+            nnz: matrix.values.len() as u64,
+            spacing: spacing as u32,
+            vectors: vectors.in_units(unit),
+            shift: lanes.trailing_zeros(),
+            merged,
+            carries: groups.carries.on(queue)?,
+        });
+        // SAFETY: the kernel is `csr_spmm_groups` for these offsets and units, of which a group has
+        // one per lane. If rows are cut there are words for every block and lane, zero before and
+        // after the launch. The vectors are the caller's promise.
+        unsafe { kernel.launch(queue, launch) }
     }
 }
 
 impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
     fn most_vectors(&self) -> usize {
-        Self::MOST
+        MOST_LANES * Self::UNIT
     }
 
     unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error> {
-        let DeviceCsr { matrix, assignment, kernel: spmv, .. } = &*self.matrix;
-        let DeviceAssignment::Chunks(table, _) = assignment else {
-            unreachable!("`of` refuses others")
-        };
-        let ((unit, single), (_, groups)) = (self.single.of(&vectors), self.groups.of(&vectors));
-        let (carries, residency) = (self.carries.on(queue)?, spmv.residency());
-        let (row_ptr, cols) = (matrix.row_ptr.ptr(), matrix.col_idx.ptr());
-        let values = matrix.values.ptr();
-        let (nrows, nnz) = (matrix.nrows as u32, matrix.values.len() as u64);
+        let (unit, _) = self.single.of(&vectors);
+        let groups = self.groups.as_ref().filter(|_| vectors.count > unit);
         // Several launches if the alignment of `x` permits only narrow units.
-        for first in (0..vectors.count).step_by(MOST_LANES * unit) {
+        let step = if groups.is_some() { MOST_LANES * unit } else { unit };
+        for first in (0..vectors.count).step_by(step) {
             let own = DeviceVectors {
                 x: vectors.x.add(first),
                 y: vectors.y.add(first * vectors.vector),
-                count: (vectors.count - first).min(MOST_LANES * unit),
+                count: (vectors.count - first).min(step),
                 ..vectors
             };
-            let shift = own.count.div_ceil(unit).next_power_of_two().trailing_zeros();
-            let vectors = own.in_units(unit);
-            let (kernel, launch) = if shift == 0 {
-                let launch = Launch::new(table.count, BLOCK).with(kernels::csr_spmm::Spmm {
-                    row_ptr,
-                    cols,
-                    values,
-                    chunks: table.chunks.ptr(),
-                    nrows,
-                    nnz,
-                    vectors,
-                    carries,
-                    l2_shares: residency.l2_shares(queue),
-                });
-                (single, launch)
-            } else {
-                let (spacing, _) = ChunkSize::smallest().spacing_and_max_move();
-                let table = &self.group_chunks;
-                let merged = merged(table.count, 1 << shift);
-                let blocks = table.count.div_ceil(1 << merged);
-                let launch = Launch::new(blocks, BLOCK).with(kernels::csr_spmm::Groups {
-                    row_ptr,
-                    cols,
-                    values,
-                    chunks: table.chunks.ptr(),
-                    nrows,
-                    nnz,
-                    spacing: spacing as u32,
-                    vectors,
-                    shift,
-                    merged,
-                    carries,
-                });
-                (groups, launch)
-            };
-            // SAFETY: the kernel is that of csr_spmm.cu for these offsets, chunks and units, of
-            // which a group has one per lane. If rows are cut there are words for every block and
-            // vector, zero before and after the launch. The vectors are the caller's promise.
-            unsafe { kernel.launch(queue, launch)? };
+            // SAFETY: the caller's promise.
+            unsafe {
+                match groups {
+                    Some(groups) if own.count > unit => self.multiply_units(groups, queue, own)?,
+                    _ => self.multiply_unit(queue, own)?,
+                }
+            }
         }
         Ok(())
     }
 
     fn bytes(&self) -> u64 {
-        self.group_chunks.chunks.bytes()
+        self.groups.as_ref().map_or(0, |groups| groups.chunks.chunks.bytes())
     }
 }
 
@@ -154,14 +217,14 @@ mod tests {
     use crate::testing::{Oracle, awkward, few_cases, gpu, scattered, x_vector};
 
     /// Numbers of vectors: groups of each size, complete and not, and several launches.
-    const COUNTS: [usize; 8] = [2, 3, 5, 8, 16, 31, 40, 70];
+    const COUNTS: [usize; 10] = [2, 3, 5, 8, 10, 16, 20, 24, 40, 70];
 
     /// Checks products of some vectors, and that the bits of all repeat.
     fn check<T: Scalar>(device: &Device, a: &CsrMatrix<T>, name: &str) {
         let (nrows, ncols) = (a.nrows(), a.ncols());
         let plan: crate::formats::Plan = "csr(balanced)".parse().unwrap();
         let matrix = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
-        let data = SpmmData::of(&matrix, ncols).unwrap().unwrap();
+        let data = SpmmData::of(&matrix, ncols, usize::MAX).unwrap().unwrap();
         let stream = Stream::new(device).unwrap();
         let x = x_vector::<T>(ncols);
         let vector = |v: usize| x.iter().map(move |x| T::from_f64(x.to_f64() * (v + 1) as f64));
@@ -188,10 +251,11 @@ mod tests {
         }
     }
 
-    /// Rows without entries, short ones, and some of many blocks, in blocks of several chunks.
+    /// Rows without entries, short ones, and some of many blocks, in blocks of four chunks whatever
+    /// the number of lanes.
     fn large<T: Scalar>() -> CsrMatrix<T> {
         let lengths = [0, 1, 9, 2, 40, 3, 0, 4, 6, 5];
-        scattered(300_000, 70_000, move |row| match row % 20_011 {
+        scattered(500_000, 70_000, move |row| match row % 20_011 {
             7 => 30_000,
             8 | 12_000 => 600,
             _ => lengths[row % lengths.len()],
@@ -202,7 +266,11 @@ mod tests {
         let Some(device) = gpu() else { return };
         awkward::<T>().iter().for_each(|(name, a)| check(device, a, name));
         if !few_cases() {
-            check(device, &large::<T>(), "large");
+            let large = large::<T>();
+            let (nrows, nnz) = (large.nrows() as u64, large.nnz() as u64);
+            let chunks = ChunkSize::smallest().count(nrows, nnz);
+            assert_eq!(merged(chunks as u32, MOST_LANES), 2);
+            check(device, &large, "large");
         }
     }
 
@@ -223,6 +291,10 @@ mod tests {
         assert_eq!([1024, 8192].map(merged), [[2, 2, 2, 1], [2; 4]]);
         // Cuts may move back, and loads of four entries begin up to three early.
         let (spacing, max_move) = ChunkSize::smallest().spacing_and_max_move();
-        assert!((spacing << 2) + max_move + 3 <= 8 * u64::from(BLOCK));
+        let run = ((spacing << 2) + max_move + 3).div_ceil(u64::from(BLOCK));
+        let kernel = include_str!("../../../../kernels/csr_groups.cuh");
+        for constant in [format!("GROUP_RUN = {run}"), format!("MOST_LANES = {MOST_LANES}")] {
+            assert!(kernel.contains(&format!("constexpr u32 {constant};")), "{constant}");
+        }
     }
 }
