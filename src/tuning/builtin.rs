@@ -29,6 +29,8 @@ impl BuiltIn {
 }
 
 static CPU: BuiltIn = BuiltIn::new("cpu", "avx512", include_str!("../../models/cpu.ron"));
+static CPU_INTEL: BuiltIn =
+    BuiltIn::new("cpu-intel", "avx512", include_str!("../../models/cpu-intel.ron"));
 static CPU_AVX2: BuiltIn =
     BuiltIn::new("cpu-avx2", "avx2", include_str!("../../models/cpu-avx2.ron"));
 static H200: BuiltIn =
@@ -45,8 +47,9 @@ impl Profile {
     /// Name and content of the built-in profile for a device.
     pub(super) fn builtin_for(device: &DeviceSpec) -> (&'static str, Arc<Self>) {
         let profile = match &device.gpu {
-            None if CPU.instructions == device.instructions => &CPU,
-            None => &CPU_AVX2,
+            None if CPU.instructions != device.instructions => &CPU_AVX2,
+            None if device.name.starts_with("Intel") => &CPU_INTEL,
+            None => &CPU,
             Some(_) if H200.instructions == device.instructions => &H200,
             Some(_) => &GENERIC,
         };
@@ -105,7 +108,9 @@ mod tests {
 
     #[test]
     fn the_built_in_profiles_know_every_kernel() {
-        for BuiltIn { name, instructions, text, .. } in [&CPU, &CPU_AVX2, &H200, &GENERIC] {
+        for BuiltIn { name, instructions, text, .. } in
+            [&CPU, &CPU_INTEL, &CPU_AVX2, &H200, &GENERIC]
+        {
             let profile = Profile::parse(name, text).unwrap();
             assert_eq!(profile.device.instructions, *instructions, "models/{name}.ron");
             for scalar in ScalarKind::ALL {

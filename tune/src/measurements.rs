@@ -454,8 +454,9 @@ mod tests {
     #[test]
     fn records_of_the_built_in_profiles_are_read_whole() {
         /// Matrices and precisions of each file.
-        const MEASURED: [(&str, usize); 8] = [
+        const MEASURED: [(&str, usize); 9] = [
             ("cpu-avx2.zst", 1492),
+            ("cpu-intel.zst", 1052),
             ("cpu-random.zst", 160),
             ("cpu-real.zst", 190),
             ("cpu.zst", 1494),

@@ -201,16 +201,19 @@ fn a_requested_profile_is_used_or_an_error() {
 }
 
 #[test]
-fn a_cpu_gets_the_profile_of_its_instructions() {
-    let built_in = |instructions: &str| {
-        let device = DeviceSpec { instructions: instructions.to_owned(), ..here() };
+fn a_cpu_gets_the_profile_of_its_instructions_and_maker() {
+    let built_in = |name: &str, instructions: &str| {
+        let (name, instructions) = (name.to_owned(), instructions.to_owned());
+        let device = DeviceSpec { name, instructions, ..here() };
         let found = UserProfiles::default().best(&device, SCALAR);
         (found.origin.to_string(), found.profile.fit(&device))
     };
     let expected = |name: &str, fit| (format!("built in as {name}"), fit);
-    assert_eq!(built_in("avx512"), expected("cpu", Fit::SameArchitecture));
-    assert_eq!(built_in("avx2"), expected("cpu-avx2", Fit::SameArchitecture));
-    assert_eq!(built_in("portable"), expected("cpu-avx2", Fit::SameKind));
+    let intel = "Intel(R) Xeon(R) CPU";
+    assert_eq!(built_in(intel, "avx512"), expected("cpu-intel", Fit::SameArchitecture));
+    assert_eq!(built_in("AMD EPYC 9654", "avx512"), expected("cpu", Fit::SameArchitecture));
+    assert_eq!(built_in(intel, "avx2"), expected("cpu-avx2", Fit::SameArchitecture));
+    assert_eq!(built_in(intel, "portable"), expected("cpu-avx2", Fit::SameKind));
 }
 
 #[test]
