@@ -166,9 +166,10 @@ impl DeviceChunks {
         Ok(Self { count, chunks, any_cut: any_cut.to_vec()? == [1] })
     }
 
-    /// Words for the carries of cut rows, for `vectors` vectors. They are zero between products.
-    fn carry_words<T>(&self, vectors: usize) -> usize {
-        let words = self.count as usize * vectors * size_of::<T>() / size_of::<u32>();
+    /// Words for the carries of cut rows, of `blocks` blocks and `vectors` vectors. They are zero
+    /// between products.
+    fn carry_words<T>(&self, blocks: u32, vectors: usize) -> usize {
+        let words = blocks as usize * vectors * size_of::<T>() / size_of::<u32>();
         if self.any_cut { words } else { 0 }
     }
 }
@@ -187,7 +188,7 @@ fn kernel_of<T: Scalar>(
         CsrPlan::Vector(lanes) => DeviceAssignment::Lanes(lanes),
         CsrPlan::Balanced => {
             let table = DeviceChunks::new(chunk_options.size, matrix, module)?;
-            let carries = Scratch::cleared(gpu, table.carry_words::<T>(1));
+            let carries = Scratch::cleared(gpu, table.carry_words::<T>(table.count, 1));
             DeviceAssignment::Chunks(table, carries)
         }
     };

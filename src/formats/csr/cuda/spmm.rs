@@ -57,10 +57,9 @@ impl Groups {
     fn new<T: Scalar>(matrix: &DeviceCsr<T>, gpu: Gpu) -> Result<Self, Error> {
         let module = Module::of(super::FILE, matrix.kernel.residency());
         let chunks = DeviceChunks::new(ChunkSize::smallest(), &matrix.matrix, module)?;
-        // Larger groups have as many blocks, or more.
+        // Smaller groups have as many blocks, or fewer.
         let blocks = chunks.count.div_ceil(1 << merged(chunks.count, MOST_LANES));
-        let words = chunks.carry_words::<T>(MOST_LANES * DeviceVectors::<T>::UNITS[0]);
-        let words = words / (chunks.count.max(1) as usize) * blocks as usize;
+        let words = chunks.carry_words::<T>(blocks, MOST_LANES * ChunkSpmm::<T>::UNIT);
         Ok(Self {
             kernels: kernels_of(matrix, gpu, Module::from(FILE), "groups")?,
             carries: Scratch::cleared(gpu, words),
@@ -100,7 +99,7 @@ impl<T: Scalar> ChunkSpmm<T> {
         let kind = format!("chunks{}", matrix.chunk_options.size.run());
         let module = Module::of(FILE, matrix.kernel.residency());
         let single = kernels_of(&matrix, gpu, module, &kind)?;
-        let carries = Scratch::cleared(gpu, table.carry_words::<T>(Self::UNIT));
+        let carries = Scratch::cleared(gpu, table.carry_words::<T>(table.count, Self::UNIT));
         let groups = (most > Self::UNIT).then(|| Groups::new(&matrix, gpu)).transpose()?;
         Ok(Some(Self { single, carries, groups, matrix }))
     }
