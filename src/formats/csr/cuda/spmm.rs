@@ -15,17 +15,21 @@ const FILE: &str = "csr_spmm";
 /// entries. The same constant is in `kernels/csr_groups.cuh`.
 const MOST_LANES: usize = 16;
 
-/// Binary logarithm of the number of chunks that a block of groups multiplies together: as many as
-/// it can hold, so that a product has few blocks that wait, or half of them where a small matrix
-/// has few blocks and a lane of a large group has many entries, one after another. Measured on an
-/// H200: docs/history/2026-11-30-spmm-by-groups.md.
-fn merged(chunks: u32, lanes: usize) -> u32 {
-    let least = match lanes {
-        MOST_LANES => 1 << 13,
-        4.. => 1 << 10,
-        _ => 1 << 9,
-    };
-    if chunks < least { 1 } else { 2 }
+/// Number of blocks of groups that a multiprocessor has at the same time: `KERNEL_BLOCKS` of Hopper
+/// in `kernels/policy.cuh`.
+const RESIDENT: usize = 5;
+
+/// Binary logarithm of the number of chunks that a block of groups multiplies together: two, or
+/// four, as many as it can hold, if fewer blocks run at the same time than there are pairs. In a
+/// large group a lane has many entries, one after another, so that four have to be worth it.
+/// Measured on an H200: docs/history/2026-11-30-spmm-by-groups.md.
+fn merged(chunks: u32, lanes: usize, multiprocessors: usize) -> u32 {
+    let resident = (RESIDENT * multiprocessors) as u32;
+    match chunks {
+        _ if chunks <= resident << 1 => 1,
+        _ if chunks <= resident << 2 || chunks >= 1 << 13 || lanes < MOST_LANES => 2,
+        _ => 1,
+    }
 }
 
 /// SpMM with a CSR matrix in chunks on its GPU.
@@ -40,10 +44,8 @@ pub(super) struct ChunkSpmm<T> {
     groups: Option<Groups>,
 }
 
-/// Groups of lanes that multiply several units.
-///
-/// They load a cache line in several steps, so that evict-first loads would evict it in between:
-/// `rmat` with 32 vectors takes 1836 µs with them and 1427 without (H200, f64).
+/// Groups of lanes that multiply several units. They copy the matrix to shared memory, past the L1;
+/// evict-first loads gain at most 1 % more, so that there is one kernel for all residencies.
 #[derive(Debug)]
 struct Groups {
     kernels: UnitKernels,
@@ -51,19 +53,22 @@ struct Groups {
     chunks: Arc<DeviceChunks>,
     /// As those of a unit, by blocks.
     carries: Scratch<u64>,
+    multiprocessors: usize,
 }
 
 impl Groups {
     fn new<T: Scalar>(matrix: &DeviceCsr<T>, gpu: Gpu) -> Result<Self, Error> {
         let module = Module::of(super::FILE, matrix.kernel.residency());
         let chunks = DeviceChunks::new(ChunkSize::smallest(), &matrix.matrix, module)?;
+        let multiprocessors = gpu.multiprocessors();
         // Smaller groups have as many blocks, or fewer.
-        let blocks = chunks.count.div_ceil(1 << merged(chunks.count, MOST_LANES));
+        let blocks = chunks.count.div_ceil(1 << merged(chunks.count, MOST_LANES, multiprocessors));
         let words = chunks.carry_words::<T>(blocks, MOST_LANES * ChunkSpmm::<T>::UNIT);
         Ok(Self {
             kernels: kernels_of(matrix, gpu, Module::from(FILE), "groups")?,
             carries: Scratch::cleared(gpu, words),
             chunks: Arc::new(chunks),
+            multiprocessors,
         })
     }
 }
@@ -150,7 +155,7 @@ impl<T: Scalar> ChunkSpmm<T> {
         }
         let (unit, kernel) = groups.kernels.of(&vectors);
         let lanes = vectors.count.div_ceil(unit).next_power_of_two();
-        let merged = merged(chunks.count, lanes);
+        let merged = merged(chunks.count, lanes, groups.multiprocessors);
         let (spacing, _) = ChunkSize::smallest().spacing_and_max_move();
         let blocks = chunks.count.div_ceil(1 << merged);
         let launch = Launch::new(blocks, BLOCK).with(kernels::csr_spmm::Groups {
@@ -268,7 +273,7 @@ mod tests {
             let large = large::<T>();
             let (nrows, nnz) = (large.nrows() as u64, large.nnz() as u64);
             let chunks = ChunkSize::smallest().count(nrows, nnz);
-            assert_eq!(merged(chunks as u32, MOST_LANES), 2);
+            assert_eq!(merged(chunks as u32, MOST_LANES, 132), 2);
             check(device, &large, "large");
         }
     }
@@ -285,9 +290,9 @@ mod tests {
 
     #[test]
     fn blocks_of_groups_hold_their_chunks() {
-        let merged = |chunks| [2, 4, 8, 16].map(|lanes| merged(chunks, lanes));
-        assert_eq!([0, 512].map(merged), [[1; 4], [2, 1, 1, 1]]);
-        assert_eq!([1024, 8192].map(merged), [[2, 2, 2, 1], [2; 4]]);
+        let merged = |chunks| [2, 8, 16].map(|lanes| merged(chunks, lanes, 132));
+        assert_eq!([0, 1320, 1321].map(merged), [[1; 3], [1; 3], [2; 3]]);
+        assert_eq!([2640, 2641, 8192].map(merged), [[2; 3], [2, 2, 1], [2; 3]]);
         // Cuts may move back, and loads of four entries begin up to three early.
         let (spacing, max_move) = ChunkSize::smallest().spacing_and_max_move();
         let run = ((spacing << 2) + max_move + 3).div_ceil(u64::from(BLOCK));
