@@ -70,9 +70,9 @@ pub struct SparseOp<T: Scalar> {
     settings: SparseOpBuilder,
     transposed: OnceCell<Transposed<T>>,
     spmm_packings: SpmmPackings<T>,
-    /// True if many vectors are multiplied faster by a second packing than by the plan's own
-    /// arrays, though these serve any number.
-    prefers_second_packing: bool,
+    /// Largest number of vectors of an SpMM with the plan's own arrays, unless no second packing,
+    /// which is faster for more, can be made.
+    most_own_vectors: usize,
     lazy_packing: Mutex<()>,
 }
 

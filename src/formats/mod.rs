@@ -150,6 +150,12 @@ pub(crate) trait Format: 'static {
         None
     }
 
+    /// Largest number of units of vectors of an SpMM with the arrays of a plan, though a second
+    /// packing is faster for more.
+    fn own_spmm_units(_: &Analysis, _: Target) -> usize {
+        usize::MAX
+    }
+
     /// Time of an SpMV on an H200, in µs: an estimate from exact quantities, bytes, rows, slots
     /// and the critical path. It excludes plans from the candidates (`tuning::bounds`), and is
     /// fitted with `csr(balanced)` to the same matrices.

@@ -140,6 +140,19 @@ macro_rules! registry {
                 }
             }
 
+            /// Largest number of vectors of an SpMM with the plan's own arrays, though a second
+            /// packing is faster for more.
+            pub(crate) fn most_own_vectors<T: Scalar>(
+                &self,
+                analysis: &Analysis,
+                on: Target,
+            ) -> usize {
+                let units = match self {
+                    $(Self::$Format(_) => $module::$Format::own_spmm_units(analysis, on)),+
+                };
+                units.saturating_mul(DeviceVectors::<T>::UNITS[0])
+            }
+
             /// Time of an SpMV on an H200, in µs: an estimate from exact quantities.
             pub(crate) fn estimate_us(&self, analysis: &Analysis, work: &Work) -> f64 {
                 match self {

@@ -6,7 +6,7 @@ use super::transpose::Transposition;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, PARALLEL_MIN};
 use crate::device::{CsrSource, Device, Gpu};
-use crate::formats::{self, PackSource, Plan, Scaler, Target, Updater};
+use crate::formats::{self, PackSource, Scaler, Target, Updater};
 use crate::matrix::{CsrCow, CsrView};
 use crate::trace::span;
 use crate::tuning::lookup::ProfileSource;
@@ -256,11 +256,15 @@ impl SparseOpBuilder {
         let plan = &decision.plan;
         let updater = self.updatable.then(|| Updater::new(plan, &mut matrix, on_host()?, false));
         let on = if device == Device::Cpu { Target::Cpu } else { Target::Gpu };
-        let is_csr = matches!(plan, Plan::Csr(_));
         let op = SparseOp {
             nrows: source.nrows(),
             ncols: source.ncols(),
-            prefers_second_packing: is_csr && !plan.has_spmm(analysis, on),
+            // A second packing would have to be made again at every update.
+            most_own_vectors: if self.updatable {
+                usize::MAX
+            } else {
+                plan.most_own_vectors::<T>(analysis, on)
+            },
             device,
             matrix,
             scaler: Scaler::new(source.nrows()),

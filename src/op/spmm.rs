@@ -5,14 +5,13 @@ use super::staging::StagingBuffers;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Factor, Gpu, Scaling, Stream};
-use crate::formats::{
-    self, DeviceVectors, Layout, Multivector, Plan, ResidentMatrix, Scaler, SpmmShape, Target,
-};
+use crate::formats::{self, Layout, Multivector, Plan, ResidentMatrix, Scaler, SpmmShape, Target};
 use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
 use crate::{Error, Scalar, ScalarKind};
 use once_cell::sync::OnceCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Packings for SpMMs, each created at the first use.
@@ -22,6 +21,8 @@ pub(super) struct SpmmPackings<T: Scalar> {
     own: OnceCell<SpmmPacking<T>>,
     /// A second packing, for more vectors.
     second: OnceCell<SpmmPacking<T>>,
+    /// True if there cannot be a second packing, and the matrix itself serves instead.
+    refused: AtomicBool,
 }
 
 /// Data of SpMMs.
@@ -106,12 +107,13 @@ impl<T: Scalar> SparseOp<T> {
     /// On the CPU an SpMM uses the rows of CSR, or for 2 vectors in [`Layout::ColumnMajor`] the
     /// plan's own arrays, one vector after the other, if the mean row length is below 16 and at
     /// least half of the gathers are near the last use of their element. On a GPU packed SELL and
-    /// `csr(balanced)` have kernels. An operator with packed SELL uses its own arrays; one with
-    /// `csr(balanced)`, too, for up to 4 vectors in f32 and 2 in f64, and for any number where row
-    /// lengths differ much. The first SpMM that the plan's own arrays do not serve packs the matrix
-    /// a second time, as `csr(balanced)` where row lengths differ much, otherwise as packed SELL;
-    /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
-    /// One vector is multiplied as by [`apply`](Self::apply).
+    /// CSR have kernels. Operators with one of them use their own arrays, but where the other one
+    /// is faster only for up to 4 vectors in f32 and 2 in f64 with CSR, and two or eight times as
+    /// many with packed SELL. The first SpMM that the plan's own arrays do not serve packs the
+    /// matrix a second time, as packed SELL in large matrices whose rows have similar lengths and
+    /// share columns, otherwise as `csr(balanced)`; [`explain`](Self::explain) reports it, and
+    /// [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
+    /// [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
     /// [`apply_multi_device`](Self::apply_multi_device). Products with the transposed matrix are
@@ -122,8 +124,8 @@ impl<T: Scalar> SparseOp<T> {
     /// [`Error::MultivectorMismatch`] when numbers of vectors or layouts differ;
     /// [`Error::VectorsLength`] when `x` or `y` has the wrong length; `y` is then untouched.
     /// [`Error::MemoryLimit`] when the second packing does not fit what is left of the
-    /// [limit](SparseOpBuilder::memory_limit): then multiply one by one. [`Error::Gpu`] and
-    /// [`Error::GpuMemory`].
+    /// [limit](SparseOpBuilder::memory_limit) and the own arrays have no kernels: then multiply one
+    /// by one. [`Error::Gpu`] and [`Error::GpuMemory`].
     ///
     /// ```
     /// # use sparseop::{Multivector, SparseOp, matrix::Triplets};
@@ -228,11 +230,11 @@ impl<T: Scalar> SparseOp<T> {
     /// [`apply_multi`](Self::apply_multi), and enqueued as by [`apply_device`](Self::apply_device).
     ///
     /// The first such product that the plan's own arrays do not serve packs the matrix a second
-    /// time, and waits for that; the first under `csr(balanced)` may wait for a table of chunks.
-    /// Later ones neither wait nor allocate, except for working memory at
-    /// the first product on a stream: words for rows that several blocks add up, and 64 bytes for
-    /// every column where vectors have to be interleaved, which is in [`Layout::ColumnMajor`] and
-    /// where a row of the vectors is no multiple of 8 bytes in f32 and of 16 in f64.
+    /// time, and waits for that; the first under CSR may wait for a table of chunks. Later ones
+    /// neither wait nor allocate, except for working memory at the first product on a stream: words
+    /// for rows that several blocks add up, and 64 bytes for every column where vectors have to be
+    /// interleaved, which is in [`Layout::ColumnMajor`] and where a row of the vectors is no
+    /// multiple of 8 bytes in f32 and of 16 in f64.
     ///
     /// # Errors
     ///
@@ -326,9 +328,9 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Largest number of vectors of an SpMM that uses the plan's own arrays; 0 if none does.
     pub(crate) fn spmm_limit(&self, layout: Layout) -> usize {
-        let limit = self.matrix.spmm_limit(layout);
-        if self.prefers_second_packing {
-            return limit.min(DeviceVectors::<T>::UNITS[0]);
+        let mut limit = self.matrix.spmm_limit(layout);
+        if !self.spmm_packings.refused.load(Ordering::Relaxed) {
+            limit = limit.min(self.most_own_vectors);
         }
         let by_spmvs = self.device == Device::Cpu && limit < usize::MAX;
         if by_spmvs && !self.spmvs_are_faster() { 0 } else { limit }
@@ -350,18 +352,47 @@ impl<T: Scalar> SparseOp<T> {
 
     /// Data of SpMMs of a shape, created at the first use.
     fn spmm_packing(&self, shape: SpmmShape) -> Result<&SpmmPacking<T>, Error> {
-        let SpmmPackings { own, second } = &self.spmm_packings;
+        let SpmmPackings { own, second, refused } = &self.spmm_packings;
         if shape.count > self.spmm_limit(shape.layout) {
-            return get_or_make(second, &self.lazy_packing, || self.second_packing());
+            let made = get_or_make(second, &self.lazy_packing, || self.second_packing());
+            match made {
+                Err(error) if self.can_multiply_without_copy(&error, shape) => {
+                    refused.store(true, Ordering::Relaxed);
+                }
+                made => return made,
+            }
         }
         get_or_make(own, &self.lazy_packing, || {
-            let mut data = self.spmm_data(&self.matrix, self.spmm_limit(shape.layout))?;
-            let rest = self.auxiliary_builder().memory_limit;
-            if rest.is_some_and(|rest| data.bytes() > rest) {
+            let limit = self.auxiliary_builder().memory_limit.unwrap_or(u64::MAX);
+            let mut data = self.spmm_data(&self.matrix, usize::MAX)?;
+            if data.bytes() > limit {
                 data = self.spmm_data(&self.matrix, 1)?;
+            }
+            let needed = data.bytes();
+            if needed > limit {
+                return Err(Error::MemoryLimit { plan: self.plan().to_string(), needed, limit });
             }
             Ok(SpmmPacking::new(None, data))
         })
+    }
+
+    /// Multiplies any number of vectors with the plan's own arrays, if they serve.
+    #[cfg(test)]
+    pub(crate) fn without_second_packing(self) -> Self {
+        self.spmm_packings.refused.store(true, Ordering::Relaxed);
+        self
+    }
+
+    /// True if this error prevents a second packing but not an SpMM with the plan's own arrays.
+    fn can_multiply_without_copy(&self, error: &Error, shape: SpmmShape) -> bool {
+        let prevents = matches!(
+            error,
+            Error::MemoryLimit { .. }
+                | Error::NoPlanFits { .. }
+                | Error::GpuMemory { .. }
+                | Error::UpdatedByGraph { .. }
+        );
+        prevents && shape.count <= self.matrix.spmm_limit(shape.layout)
     }
 
     /// Data of SpMMs of up to `most` vectors with a packing that can multiply several.

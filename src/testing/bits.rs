@@ -151,7 +151,7 @@ fn repeated<T: Scalar>(device: &Device, a: &CsrMatrix<T>, repeats: usize) -> (Ve
     let vectors = Vectors::new(device, a);
     let (mut own, mut by_spmvs) = (Vec::new(), 0);
     for plan in plans(a) {
-        let op = operator(device, &plan, a);
+        let op = operator(device, &plan, a).without_second_packing();
         by_spmvs += usize::from(op.spmm_limit(Layout::ColumnMajor) == FEW);
         if op.spmm_limit(Layout::RowMajor) > 0 {
             own.push(plan.to_string());

@@ -29,6 +29,7 @@ mod precision;
 mod refusals;
 mod residency;
 mod scaled;
+mod second_packing;
 mod side_stream;
 mod spmm;
 mod update;

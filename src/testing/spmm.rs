@@ -4,7 +4,7 @@ use super::conformance::{awkward, devices, few_cases, fits, scattered};
 use super::{Oracle, x_vector};
 use crate::analysis::Analysis;
 use crate::device::{Device, DeviceVec, Stream};
-use crate::formats::{FormatKind, Layout, Multivector, Plan, Target};
+use crate::formats::{FormatKind, Layout, Multivector, Plan};
 use crate::matrix::CsrMatrix;
 use crate::{Error, Scalar, SparseOp, SparseOpBuilder, Tuning};
 
@@ -23,7 +23,7 @@ pub(super) struct Case<T> {
     pub(super) a: CsrMatrix<T>,
     /// Numbers of vectors of a multivector.
     counts: &'static [usize],
-    analysis: Analysis,
+    pub(super) analysis: Analysis,
     vectors: Vec<Vec<T>>,
     oracles: Vec<Oracle>,
     transposed: (Vec<T>, Oracle),
@@ -52,7 +52,12 @@ impl<T: Scalar> Case<T> {
         }
     }
 
+    /// Operator whose own arrays serve any number of vectors if they can.
     pub(super) fn operator(&self, device: &Device, plan: &Plan) -> SparseOp<T> {
+        self.build(device, plan).without_second_packing()
+    }
+
+    pub(super) fn build(&self, device: &Device, plan: &Plan) -> SparseOp<T> {
         let builder =
             SparseOpBuilder::new().device(device.clone()).tuning(Tuning::Fixed(plan.clone()));
         builder.build_analyzed(&self.a, &self.analysis).unwrap()
@@ -69,7 +74,7 @@ impl<T: Scalar> Case<T> {
     }
 
     /// Checks the products of the first `k` vectors.
-    fn check(&self, k: usize, layout: Layout, y: &[T], context: &str) {
+    pub(super) fn check(&self, k: usize, layout: Layout, y: &[T], context: &str) {
         for v in 0..k {
             let one = column(y, self.a.nrows(), k, v, layout);
             self.oracles[v].check(&one).unwrap_or_else(|wrong| {
@@ -367,51 +372,6 @@ fn wrong_lengths_are_refused_and_y_is_untouched() {
         apply_multi(&op, 0, &[], &mut [], Layout::RowMajor).unwrap();
         apply_multi(&op, 4, &[1.0; 12], &mut y, Layout::ColumnMajor).unwrap();
         assert_eq!(y, [1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0]);
-    }
-}
-
-#[test]
-fn a_second_packing_is_counted_explained_and_limited() {
-    check_second_packing(&skewed(), "csr(balanced)");
-    let even = scattered(9000, 5000, |row| if row == 4000 { 90_000 } else { row % 23 });
-    check_second_packing(&Case::new(even), "psell");
-}
-
-/// Checks second packings of a matrix that has this format as such on a GPU.
-fn check_second_packing(case: &Case<f64>, format: &str) {
-    let second = Plan::for_spmm(&case.analysis, Target::Gpu, None).to_string();
-    assert!(second.starts_with(format), "{second}");
-    for device in devices() {
-        let op = case.operator(device, &"coo".parse().unwrap());
-        let before = op.memory_bytes();
-        let x = case.x(2, Layout::RowMajor);
-        let mut y = nothing(2 * case.a.nrows());
-        apply_multi(&op, 2, &x, &mut y, Layout::RowMajor).unwrap();
-        let text = op.explain().to_string();
-        assert!(op.memory_bytes() > before && text.contains("\nvectors  "), "{text}");
-        let builder = SparseOpBuilder::new().device(device.clone()).memory_limit(before);
-        let limited = builder.tuning(Tuning::Fixed("coo".parse().unwrap())).build(&case.a).unwrap();
-        let refused = apply_multi(&limited, 2, &x, &mut y, Layout::RowMajor).unwrap_err();
-        assert!(matches!(refused, Error::MemoryLimit { limit: 0, .. }), "{refused}");
-        let on_gpu = ["psell(sigma:512)"].into_iter().filter(|_| *device != Device::Cpu);
-        for shared in ["csr(balanced)"].into_iter().chain(on_gpu) {
-            let op = case.operator(device, &shared.parse().unwrap());
-            let before = op.memory_bytes();
-            apply_multi(&op, 2, &x, &mut y, Layout::RowMajor).unwrap();
-            let text = op.explain().to_string();
-            let grown = op.memory_bytes() - before;
-            assert!(grown * 50 <= before && text.contains("the same arrays"), "{grown} {text}");
-            let (x, mut y) = (case.x(8, Layout::RowMajor), nothing(8 * case.a.nrows()));
-            apply_multi(&op, 8, &x, &mut y, Layout::RowMajor).unwrap();
-            let text = op.explain().to_string();
-            let again =
-                *device != Device::Cpu && shared == "csr(balanced)" && !second.starts_with(shared);
-            assert_eq!(text.contains("at most 2\nvectors  psell"), again, "{text}");
-            assert_eq!(op.memory_bytes() - before > grown * 2, again, "{text}");
-            let op = case.operator(device, &shared.parse().unwrap());
-            apply_multi(&op, 8, &x, &mut y, Layout::RowMajor).unwrap();
-            assert_ne!(op.explain().to_string().contains("the same arrays"), again, "{shared}");
-        }
     }
 }
 

@@ -352,10 +352,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     }
 
     fn spmm_limit(&self) -> usize {
-        match &self.assignment {
-            DeviceAssignment::Lanes(_) => 0,
-            DeviceAssignment::Chunks(..) => usize::MAX,
-        }
+        usize::MAX
     }
 
     fn spmm(
@@ -363,7 +360,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
         gpu: Gpu,
         most: usize,
     ) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
-        Ok(ChunkSpmm::of(self, gpu, most)?.map(|spmm| Box::new(spmm) as _))
+        Ok(Some(Box::new(ChunkSpmm::of(self, gpu, most)?)))
     }
 
     fn device_bytes(&self) -> u64 {

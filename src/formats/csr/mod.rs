@@ -156,8 +156,12 @@ impl Format for Csr {
     fn spmm_plan(analysis: &Analysis, on: Target, _: Option<&CsrPlan>) -> Option<CsrPlan> {
         match on {
             Target::Cpu => Some(CsrPlan::Scalar),
-            Target::Gpu => PsellPlan::masks_many(analysis).then_some(CsrPlan::Balanced),
+            Target::Gpu => (!PsellPlan::is_fast_for_spmm(analysis)).then_some(CsrPlan::Balanced),
         }
+    }
+
+    fn own_spmm_units(analysis: &Analysis, on: Target) -> usize {
+        if Self::spmm_plan(analysis, on, None).is_some() { usize::MAX } else { 1 }
     }
 
     fn estimate_us(plan: &CsrPlan, analysis: &Analysis, work: &Work) -> f64 {

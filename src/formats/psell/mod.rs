@@ -206,6 +206,15 @@ impl Format for Psell {
         (on == Target::Gpu).then(|| PsellPlan::for_spmm(analysis, fastest))
     }
 
+    fn own_spmm_units(analysis: &Analysis, on: Target) -> usize {
+        // With fewer it is not much slower.
+        match on {
+            Target::Gpu if PsellPlan::is_slow_for_spmm(analysis) => 2,
+            Target::Gpu if !PsellPlan::is_fast_for_spmm(analysis) => 8,
+            _ => usize::MAX,
+        }
+    }
+
     fn estimate_us(plan: &PsellPlan, analysis: &Analysis, work: &Work) -> f64 {
         work::estimate_us(plan.packing(), analysis, work)
     }

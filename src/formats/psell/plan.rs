@@ -105,16 +105,36 @@ impl PsellPlan {
         Self { packing: Packing { group: 4, ..fastest.packing }, ..fastest }
     }
 
-    /// True if so many slots are masked that SpMM is faster with `csr(balanced)`: a masked slot
-    /// costs every vector. Measured on an H200 with 8 and 32 vectors:
+    /// True if SpMM is slower with packed SELL than with CSR: there are too few slices for all
+    /// warps, rows are so short that most of the time goes to results, or many slots are masked,
+    /// which cost every vector. Measured on an H200 with 8 and 32 vectors:
     /// docs/history/2026-11-30-spmm-by-groups.md.
-    pub(crate) fn masks_many(analysis: &Analysis) -> bool {
-        /// Least number of masked slots per entry.
-        const MASKED: f64 = 0.2;
+    pub(crate) fn is_slow_for_spmm(analysis: &Analysis) -> bool {
+        /// Least number of entries, and least mean row length.
+        const ENTRIES: u64 = 1 << 21;
+        const MEAN: f64 = 6.0;
+        /// Largest number of masked slots per entry.
+        const MASKED: f64 = 0.05;
+        let rows = &analysis.rows;
+        if rows.nnz < ENTRIES || rows.mean < MEAN {
+            return true;
+        }
         let probe = SliceProbe::of(analysis);
         let order = Order::Windows(Self::SIGMA as usize);
-        let sizes = probe.sizes(&analysis.rows, order, probe.split);
+        let sizes = probe.sizes(rows, order, probe.split);
         sizes.masked_slots as f64 > MASKED * sizes.entries as f64
+    }
+
+    /// True if SpMM is faster with packed SELL than with CSR: rows that a warp multiplies together
+    /// also share elements of `x`. Measured with
+    /// [`is_slow_for_spmm`](Self::is_slow_for_spmm).
+    pub(crate) fn is_fast_for_spmm(analysis: &Analysis) -> bool {
+        /// Reuse distance, in entries, below which the L1 has an element, and least share of such
+        /// gathers.
+        const NEAR: f64 = 256.0;
+        const SHARED: f64 = 0.7;
+        let shared = analysis.structure.reuse.share_within(NEAR);
+        shared >= SHARED && !Self::is_slow_for_spmm(analysis)
     }
 
     /// Number of rows per window sorted by length; 1 sorts nothing.
@@ -296,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn several_vectors_have_other_formats_where_many_slots_are_masked() {
+    fn several_vectors_have_packed_sell_where_large_rows_share_columns() {
         let plan = |spec: &str, fastest: Option<&str>| {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f32>().unwrap();
             let fastest = fastest.map(|text| text.parse().unwrap());
@@ -306,11 +326,19 @@ mod tests {
         assert_eq!(plan("webbase,rows=20k", None), "csr(balanced)");
         let narrower = "psell(sigma:1,values:bf16,group:4)";
         assert_eq!(plan("webbase,rows=20k", narrow), narrower, "if CSR does not fit");
-        assert_eq!(plan("uniform,rows=20k", None), "psell(sigma:512,group:4)");
-        assert_eq!(plan("uniform,rows=20k", narrow), narrower);
+        let grid = "stencil27,n=45";
+        assert_eq!(plan(grid, None), "psell(sigma:512,group:4)");
+        assert_eq!(plan(grid, narrow), narrower);
         let csr = Some("csr(vector:4)");
-        assert_eq!(plan("webbase,rows=20k", csr), "csr(balanced)");
-        assert_eq!(plan("uniform,rows=20k", csr), "psell(sigma:512,group:4)");
+        for (spec, expected) in [
+            (grid, "psell(sigma:512,group:4)"),
+            ("stencil27,n=20", "csr(balanced)"),
+            ("poisson2d,n=700", "csr(balanced)"),
+            ("uniform,rows=200k", "csr(balanced)"),
+            ("webbase,rows=20k", "csr(balanced)"),
+        ] {
+            assert_eq!(plan(spec, csr), expected, "{spec}");
+        }
     }
 
     #[test]

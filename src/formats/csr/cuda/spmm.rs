@@ -1,5 +1,5 @@
-//! SpMM with the chunks of `csr(balanced)` on a GPU: a thread multiplies each entry with a unit of
-//! adjacent vectors. With several units a group of lanes shares the entries.
+//! SpMM with CSR on a GPU, by chunks: a thread multiplies each entry with a unit of adjacent
+//! vectors. With several units a group of lanes shares the entries.
 
 use super::super::chunks::ChunkSize;
 use super::{DeviceAssignment, DeviceChunks, DeviceCsr};
@@ -32,15 +32,14 @@ fn merged(chunks: u32, lanes: usize, multiprocessors: usize) -> u32 {
     }
 }
 
-/// SpMM with a CSR matrix in chunks on its GPU.
+/// SpMM with a CSR matrix on its GPU.
 #[derive(Debug)]
 pub(super) struct ChunkSpmm<T> {
     matrix: Arc<DeviceCsr<T>>,
-    /// Kernels for one unit of vectors.
-    single: UnitKernels,
-    /// Words by which a chunk passes on its sums of a row that continues in the next chunk.
-    carries: Scratch<u64>,
-    /// For more vectors than a unit has.
+    /// For one unit of vectors, with the chunks of `csr(balanced)`: kernels, and words by which a
+    /// chunk passes on its sums of a row that continues in the next chunk.
+    single: Option<(UnitKernels, Scratch<u64>)>,
+    /// For more vectors, or for every number with another plan.
     groups: Option<Groups>,
 }
 
@@ -89,24 +88,24 @@ impl<T: Scalar> ChunkSpmm<T> {
     /// Number of vectors of the widest unit.
     const UNIT: usize = DeviceVectors::<T>::UNITS[0];
 
-    /// Loads the kernels on the GPU of a matrix, for fast products of up to `most` vectors. None if
-    /// it is not in chunks.
+    /// Loads the kernels on the GPU of a matrix, for fast products of up to `most` vectors.
     ///
     /// # Errors
     ///
     /// Errors of the GPU and of kernel compilation.
-    pub(super) fn of(
-        matrix: Arc<DeviceCsr<T>>,
-        gpu: Gpu,
-        most: usize,
-    ) -> Result<Option<Self>, Error> {
-        let DeviceAssignment::Chunks(table, _) = &matrix.assignment else { return Ok(None) };
-        let kind = format!("chunks{}", matrix.chunk_options.size.run());
-        let module = Module::of(FILE, matrix.kernel.residency());
-        let single = kernels_of(&matrix, gpu, module, &kind)?;
-        let carries = Scratch::cleared(gpu, table.carry_words::<T>(table.count, Self::UNIT));
-        let groups = (most > Self::UNIT).then(|| Groups::new(&matrix, gpu)).transpose()?;
-        Ok(Some(Self { single, carries, groups, matrix }))
+    pub(super) fn of(matrix: Arc<DeviceCsr<T>>, gpu: Gpu, most: usize) -> Result<Self, Error> {
+        let single = match &matrix.assignment {
+            DeviceAssignment::Lanes(_) => None,
+            DeviceAssignment::Chunks(table, _) => {
+                let kind = format!("chunks{}", matrix.chunk_options.size.run());
+                let module = Module::of(FILE, matrix.kernel.residency());
+                let words = table.carry_words::<T>(table.count, Self::UNIT);
+                Some((kernels_of(&matrix, gpu, module, &kind)?, Scratch::cleared(gpu, words)))
+            }
+        };
+        let has_groups = most > Self::UNIT || single.is_none();
+        let groups = has_groups.then(|| Groups::new(&matrix, gpu)).transpose()?;
+        Ok(Self { single, groups, matrix })
     }
 
     /// Multiplies one unit of vectors.
@@ -114,12 +113,17 @@ impl<T: Scalar> ChunkSpmm<T> {
     /// # Safety
     ///
     /// As of [`DeviceSpmm::multiply`].
-    unsafe fn multiply_unit(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error> {
+    unsafe fn multiply_unit(
+        &self,
+        (kernels, carries): &(UnitKernels, Scratch<u64>),
+        queue: &Queue,
+        vectors: DeviceVectors<T>,
+    ) -> Result<(), Error> {
         let DeviceCsr { matrix, assignment, kernel: spmv, .. } = &*self.matrix;
         let DeviceAssignment::Chunks(table, _) = assignment else {
-            unreachable!("`of` refuses others")
+            unreachable!("only chunks have kernels for a unit")
         };
-        let (unit, kernel) = self.single.of(&vectors);
+        let (unit, kernel) = kernels.of(&vectors);
         let launch = Launch::new(table.count, BLOCK).with(kernels::csr_spmm::Spmm {
             row_ptr: matrix.row_ptr.ptr(),
             cols: matrix.col_idx.ptr(),
@@ -128,7 +132,7 @@ impl<T: Scalar> ChunkSpmm<T> {
             nrows: matrix.nrows as u32,
             nnz: matrix.values.len() as u64,
             vectors: vectors.in_units(unit),
-            carries: self.carries.on(queue)?,
+            carries: carries.on(queue)?,
             l2_shares: spmv.residency().l2_shares(queue),
         });
         // SAFETY: the kernel is `csr_spmm_chunks` for these offsets, this run and as many vectors.
@@ -184,10 +188,11 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
     }
 
     unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error> {
-        let (unit, _) = self.single.of(&vectors);
-        let groups = self.groups.as_ref().filter(|_| vectors.count > unit);
+        let unit = vectors.unit().expect("the caller has vectors with a unit");
+        let (single, groups) = (self.single.as_ref(), self.groups.as_ref());
+        let single = single.filter(|_| vectors.count <= unit || groups.is_none());
         // Several launches if the alignment of `x` permits only narrow units.
-        let step = if groups.is_some() { MOST_LANES * unit } else { unit };
+        let step = if single.is_some() { unit } else { MOST_LANES * unit };
         for first in (0..vectors.count).step_by(step) {
             let own = DeviceVectors {
                 x: vectors.x.add(first),
@@ -197,9 +202,10 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
             };
             // SAFETY: the caller's promise.
             unsafe {
-                match groups {
-                    Some(groups) if own.count > unit => self.multiply_units(groups, queue, own)?,
-                    _ => self.multiply_unit(queue, own)?,
+                match (single, groups) {
+                    (Some(single), _) => self.multiply_unit(single, queue, own)?,
+                    (None, Some(groups)) => self.multiply_units(groups, queue, own)?,
+                    (None, None) => unreachable!("`of` has made one of them"),
                 }
             }
         }
@@ -225,8 +231,14 @@ mod tests {
 
     /// Checks products of some vectors, and that the bits of all repeat.
     fn check<T: Scalar>(device: &Device, a: &CsrMatrix<T>, name: &str) {
+        ["csr(balanced)", "csr(vector:4)"]
+            .iter()
+            .for_each(|plan| check_plan(device, a, name, plan));
+    }
+
+    fn check_plan<T: Scalar>(device: &Device, a: &CsrMatrix<T>, name: &str, plan: &str) {
         let (nrows, ncols) = (a.nrows(), a.ncols());
-        let plan: crate::formats::Plan = "csr(balanced)".parse().unwrap();
+        let plan: crate::formats::Plan = plan.parse().unwrap();
         let matrix = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
         let data = SpmmData::of(&matrix, ncols, usize::MAX).unwrap().unwrap();
         let stream = Stream::new(device).unwrap();

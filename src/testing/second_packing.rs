@@ -1,0 +1,83 @@
+//! Tests of second packings for SpMM.
+
+use super::conformance::devices;
+use super::spmm::{Case, apply_multi, nothing, skewed};
+use crate::device::Device;
+use crate::formats::{Layout, Plan, Target};
+use crate::matrix::gallery;
+use crate::{Error, SparseOpBuilder, Tuning};
+
+#[test]
+fn a_second_packing_is_counted_explained_and_limited() {
+    check_second_packing(&skewed(), "csr(balanced)");
+    let grid = "stencil27,n=45".parse::<gallery::Spec>().unwrap().generate();
+    check_second_packing(&Case::with(grid.unwrap(), &[8]), "psell");
+}
+
+/// Checks second packings of a matrix that has this format as such on a GPU.
+fn check_second_packing(case: &Case<f64>, format: &str) {
+    let second = Plan::for_spmm(&case.analysis, Target::Gpu, None).to_string();
+    assert!(second.starts_with(format), "{second}");
+    for device in devices() {
+        let op = case.build(device, &"coo".parse().unwrap());
+        let before = op.memory_bytes();
+        let x = case.x(2, Layout::RowMajor);
+        let mut y = nothing(2 * case.a.nrows());
+        apply_multi(&op, 2, &x, &mut y, Layout::RowMajor).unwrap();
+        let text = op.explain().to_string();
+        assert!(op.memory_bytes() > before && text.contains("\nvectors  "), "{text}");
+        let builder = SparseOpBuilder::new().device(device.clone()).memory_limit(before);
+        let limited = builder.tuning(Tuning::Fixed("coo".parse().unwrap())).build(&case.a).unwrap();
+        let refused = apply_multi(&limited, 2, &x, &mut y, Layout::RowMajor).unwrap_err();
+        assert!(matches!(refused, Error::MemoryLimit { limit: 0, .. }), "{refused}");
+        let on_gpu = ["psell(sigma:512)"].into_iter().filter(|_| *device != Device::Cpu);
+        for shared in ["csr(balanced)"].into_iter().chain(on_gpu) {
+            let op = case.build(device, &shared.parse().unwrap());
+            let before = op.memory_bytes();
+            apply_multi(&op, 2, &x, &mut y, Layout::RowMajor).unwrap();
+            let text = op.explain().to_string();
+            let grown = op.memory_bytes() - before;
+            assert!(grown * 50 <= before && text.contains("the same arrays"), "{grown} {text}");
+            let (x, mut y) = (case.x(8, Layout::RowMajor), nothing(8 * case.a.nrows()));
+            apply_multi(&op, 8, &x, &mut y, Layout::RowMajor).unwrap();
+            let text = op.explain().to_string();
+            let (own, other) = if shared == "csr(balanced)" { (2, "psell") } else { (4, "csr") };
+            let again = *device != Device::Cpu && second.starts_with(other);
+            let both = text.contains(&format!("at most {own}\nvectors  {other}"));
+            assert_eq!(both, again, "{text}");
+            assert_eq!(op.memory_bytes() - before > grown * 2, again, "{text}");
+            let op = case.build(device, &shared.parse().unwrap());
+            apply_multi(&op, 8, &x, &mut y, Layout::RowMajor).unwrap();
+            assert_ne!(op.explain().to_string().contains("the same arrays"), again, "{shared}");
+        }
+    }
+}
+
+#[test]
+fn the_own_arrays_serve_if_there_is_no_memory_for_a_second_packing() {
+    let case = skewed::<f64>();
+    for device in devices().iter().filter(|device| **device != Device::Cpu) {
+        let plan: Plan = "psell(sigma:512)".parse().unwrap();
+        let build = |builder: SparseOpBuilder| {
+            let builder = builder.device(device.clone()).tuning(Tuning::Fixed(plan.clone()));
+            builder.build(&case.a).unwrap()
+        };
+        let (x, mut y) = (case.x(8, Layout::RowMajor), nothing(8 * case.a.nrows()));
+        let mut multiply = |op: &crate::SparseOp<f64>| {
+            apply_multi(op, 8, &x, &mut y, Layout::RowMajor).unwrap();
+            case.check(8, Layout::RowMajor, &y, "psell");
+            op.explain().to_string()
+        };
+        let free = build(SparseOpBuilder::new());
+        let matrix = free.memory_bytes();
+        assert!(multiply(&free).contains("vectors  csr(balanced)"));
+        let limited = build(SparseOpBuilder::new().memory_limit(matrix));
+        for _ in 0..2 {
+            let text = multiply(&limited);
+            assert!(text.contains("the same arrays") && limited.memory_bytes() == matrix, "{text}");
+        }
+        // New values have to be packed again at every update.
+        let updatable = build(SparseOpBuilder::new().updatable(true));
+        assert!(multiply(&updatable).contains("the same arrays"));
+    }
+}
