@@ -1,7 +1,7 @@
 //! Build of an operator: rounding, analysis, choice of the device, and what the operator owns.
 
 use super::prepare::Prepared;
-use super::spmm::SpmmPackings;
+use super::spmm_packings::SpmmPackings;
 use super::transpose::Transposition;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, PARALLEL_MIN};
@@ -259,12 +259,7 @@ impl SparseOpBuilder {
         let op = SparseOp {
             nrows: source.nrows(),
             ncols: source.ncols(),
-            // A second packing would have to be made again at every update.
-            most_own_vectors: if self.updatable {
-                usize::MAX
-            } else {
-                plan.most_own_vectors::<T>(analysis, on)
-            },
+            most_own_vectors: plan.most_own_vectors::<T>(analysis, on),
             device,
             matrix,
             scaler: Scaler::new(source.nrows()),

@@ -95,7 +95,9 @@ impl<T: Scalar> SparseOp<T> {
     /// only enqueued on `stream`, before later operations there, and can be captured in a graph
     /// ([`Stream::capture`]). Products on other streams are not ordered with it, nor are those with
     /// vectors in host memory, which have a stream of their own: wait for this stream before them.
-    /// Graphs with products of this operator multiply with the new values. After a capture,
+    /// Graphs with products of this operator multiply with the new values, but SpMMs that use a
+    /// second packing with those of their capture: with CSR and packed SELL
+    /// [`updatable`](SparseOpBuilder::updatable) operators make none. After a capture of an update,
     /// products that need a copy of the matrix, the transposed ones and most SpMMs, are refused:
     /// launches of the graph would not update it.
     ///

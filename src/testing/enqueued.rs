@@ -9,8 +9,8 @@ use crate::formats::Layout;
 use crate::{Error, SparseOpBuilder, Tuning};
 use std::time::Instant;
 
-/// Numbers of vectors: `csr(balanced)` multiplies the first by chunks, and the second with packed
-/// SELL.
+/// Numbers of vectors: `csr(balanced)` multiplies the first by one unit, and the second by groups
+/// of lanes.
 const COUNTS: [usize; 2] = [2, 8];
 
 /// In a process of its own: a thread that frees memory waits for the GPU, and the driver keeps all
@@ -63,7 +63,7 @@ fn assert_enqueued(device: &Device) {
     let done = begin.elapsed();
     // Times under a tool are those of the tool.
     assert!(few_cases() || 2 * enqueued < done, "{enqueued:?} of {done:?}");
-    // So do the first new values, which also free the transposed matrix and the second packing.
+    // So do the first new values, which also free the transposed matrix.
     op.update_values_device(&stream, &values).unwrap();
     let _busy = keep_busy(&busy, &stream, &x, &mut busy_y);
     let begin = Instant::now();

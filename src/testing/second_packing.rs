@@ -1,7 +1,7 @@
 //! Tests of second packings for SpMM.
 
 use super::conformance::devices;
-use super::spmm::{Case, apply_multi, nothing, skewed};
+use super::spmm::{Case, RUNS, apply_multi, diagonals, nothing, skewed};
 use crate::device::Device;
 use crate::formats::{Layout, Plan, Target};
 use crate::matrix::gallery;
@@ -68,16 +68,42 @@ fn the_own_arrays_serve_if_there_is_no_memory_for_a_second_packing() {
             case.check(8, Layout::RowMajor, &y, "psell");
             op.explain().to_string()
         };
-        let free = build(SparseOpBuilder::new());
+        let mut free = build(SparseOpBuilder::new());
         let matrix = free.memory_bytes();
         assert!(multiply(&free).contains("vectors  csr(balanced)"));
-        let limited = build(SparseOpBuilder::new().memory_limit(matrix));
-        for _ in 0..2 {
-            let text = multiply(&limited);
-            assert!(text.contains("the same arrays") && limited.memory_bytes() == matrix, "{text}");
+        // In the second case the matrix would fit a second time as packed SELL.
+        let both = free.memory_bytes();
+        assert!(both > 2 * matrix, "{both}, {matrix}");
+        for limit in [matrix, both - 1] {
+            let limited = build(SparseOpBuilder::new().memory_limit(limit));
+            for _ in 0..2 {
+                let text = multiply(&limited);
+                let is_own = text.contains("the same arrays");
+                assert!(is_own && limited.memory_bytes() == matrix, "{limit}: {text}");
+            }
         }
         // New values have to be packed again at every update.
+        free.update_values(case.a.values()).unwrap();
         let updatable = build(SparseOpBuilder::new().updatable(true));
-        assert!(multiply(&updatable).contains("the same arrays"));
+        for op in [free, updatable] {
+            assert!(multiply(&op).contains("the same arrays"));
+        }
+    }
+}
+
+#[test]
+fn several_vectors_need_no_memory_beside_diagonals() {
+    let case = Case::with(diagonals::<f32>(61_003, 61_003, &RUNS), &[8]);
+    for device in devices().iter().filter(|device| **device != Device::Cpu) {
+        let plan: Plan = "psell(sigma:1)".parse().unwrap();
+        let limit = case.build(device, &plan).memory_bytes();
+        let builder = SparseOpBuilder::new().device(device.clone()).memory_limit(limit);
+        let op = builder.tuning(Tuning::Fixed(plan)).build(&case.a).unwrap();
+        for k in [8, 2] {
+            let mut y = nothing(k * case.a.nrows());
+            apply_multi(&op, k, &case.x(k, Layout::RowMajor), &mut y, Layout::RowMajor).unwrap();
+            case.check(k, Layout::RowMajor, &y, "psell");
+        }
+        assert_eq!(op.memory_bytes(), limit);
     }
 }

@@ -213,12 +213,13 @@ pub(super) fn skewed<T: Scalar>() -> Case<T> {
 pub(super) const PLANS: [&str; 5] =
     ["csr(balanced)", "csr(scalar)", "psell(sigma:512,split:60)", "psell(sigma:1,group:4)", "coo"];
 
-const RUNS: [(i64, i64); 6] = [(-301, 3), (-64, 2), (-1, 3), (31, 5), (100, 1), (290, 4)];
+pub(super) const RUNS: [(i64, i64); 6] =
+    [(-301, 3), (-64, 2), (-1, 3), (31, 5), (100, 1), (290, 4)];
 
 /// Runs of diagonals: the first of each, and their number. Some lack entries, in every slice or in
 /// some, so that complete and incomplete slots of a slice occur in any order; the last slice is
 /// incomplete. There may be more columns than rows.
-fn diagonals<T: Scalar>(rows: i64, cols: i64, runs: &[(i64, i64)]) -> CsrMatrix<T> {
+pub(super) fn diagonals<T: Scalar>(rows: i64, cols: i64, runs: &[(i64, i64)]) -> CsrMatrix<T> {
     let has = |row: i64, delta: i64| match delta {
         0 => true,
         -63 | 33 => row % 32 != 0,

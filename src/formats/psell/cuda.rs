@@ -304,8 +304,12 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
         usize::MAX
     }
 
-    fn spmm(self: Arc<Self>, gpu: Gpu, _: usize) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
-        Ok(Some(Box::new(Spmm::new(self, gpu)?)))
+    fn spmm(
+        self: Arc<Self>,
+        gpu: Gpu,
+        most: usize,
+    ) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
+        Ok(Some(Box::new(Spmm::new(self, gpu, most)?)))
     }
 
     fn device_bytes(&self) -> u64 {

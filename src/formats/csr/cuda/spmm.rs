@@ -305,9 +305,9 @@ mod tests {
         let merged = |chunks| [2, 8, 16].map(|lanes| merged(chunks, lanes, 132));
         assert_eq!([0, 1320, 1321].map(merged), [[1; 3], [1; 3], [2; 3]]);
         assert_eq!([2640, 2641, 8192].map(merged), [[2; 3], [2, 2, 1], [2; 3]]);
-        // Cuts may move back, and loads of four entries begin up to three early.
+        // Cuts may move back, copies begin up to three entries early, and four columns follow.
         let (spacing, max_move) = ChunkSize::smallest().spacing_and_max_move();
-        let run = ((spacing << 2) + max_move + 3).div_ceil(u64::from(BLOCK));
+        let run = ((spacing << 2) + max_move + 3 + 4).div_ceil(u64::from(BLOCK));
         let kernel = include_str!("../../../../kernels/csr_groups.cuh");
         for constant in [format!("GROUP_RUN = {run}"), format!("MOST_LANES = {MOST_LANES}")] {
             assert!(kernel.contains(&format!("constexpr u32 {constant};")), "{constant}");
