@@ -20,10 +20,10 @@ OVERLAPPING
     }
 
 #define GROUPS(NAME, T, N, O)                                                                                          \
-    KERNEL(NAME)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, \
-                                   u64 nnz, u32 spacing, UNIT_PARAMETERS(T, N), u32 shift, u32 merged, u64 *carries) { \
-        rows_by_groups(row_ptr, cols, values, chunks, nrows, nnz, spacing, GATHERED_COLUMNS(T, N), UNIT_SUMS(T), shift, \
-                       merged, carries);                                                                                       \
+    KERNEL(NAME)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz,          \
+                 u32 spacing, UNIT_PARAMETERS(T, N), u32 shift, u32 merged, u64 *carries) {                            \
+        rows_by_groups(row_ptr, cols, values, chunks, nrows, nnz, spacing, GATHERED_COLUMNS(T, N), UNIT_SUMS(T),       \
+                       shift, merged, carries);                                                                        \
     }
 
 #define RUNS(SUFFIX, T, N, O)                    \
@@ -38,7 +38,7 @@ RUNS(f32x4_o64, float, 4, u64)
 RUNS(f64x2_o32, double, 2, u32)
 RUNS(f64x2_o64, double, 2, u64)
 
-// Groups read a cache line in several steps: they stream nothing.
+// Groups copy entries past the L1, whatever stays in the L2.
 #ifndef STREAMED
 GROUPS(csr_spmm_groups_f32x2_o32, float, 2, u32)
 GROUPS(csr_spmm_groups_f32x2_o64, float, 2, u64)

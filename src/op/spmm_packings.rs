@@ -9,7 +9,7 @@ use crate::formats::{self, Plan, ResidentMatrix, Scaler, SpmmShape, Target};
 use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
-use crate::{Error, Scalar, ScalarKind};
+use crate::{Error, ErrorKind, Scalar, ScalarKind};
 use once_cell::sync::OnceCell;
 use std::mem::discriminant;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,16 +130,12 @@ impl<T: Scalar> SparseOp<T> {
     /// True if this error prevents a second packing on a GPU but not an SpMM with the plan's own
     /// arrays.
     fn can_multiply_without_copy(&self, error: &Error, shape: SpmmShape) -> bool {
-        let prevents = matches!(
-            error,
-            Error::MemoryLimit { .. }
-                | Error::NoPlanFits { .. }
-                | Error::PlanLimit { .. }
-                | Error::HostMemory { .. }
-                | Error::GpuMemory { .. }
-                | Error::KernelCompile { .. }
-                | Error::UpdatedByGraph { .. }
-        );
+        let prevents = match error {
+            Error::PlanLimit { .. }
+            | Error::KernelCompile { .. }
+            | Error::UpdatedByGraph { .. } => true,
+            error => error.kind() == ErrorKind::OutOfMemory,
+        };
         let serves = shape.count <= self.matrix.spmm_limit(shape.layout);
         prevents && serves && self.device != Device::Cpu
     }
@@ -184,11 +180,7 @@ impl<T: Scalar> SparseOp<T> {
         Analysis::check_memory(a.view())?;
         let analysis = Analysis::of(a.view());
         let builder = self.auxiliary_builder().tuning(Tuning::Predict).remember(false);
-        let mut plan = builder.plan_for_spmm(&analysis, &self.device, T::KIND);
-        // The format of the operator again, if no other one fits: the error is that of the other.
-        if discriminant(&plan) == discriminant(self.plan()) {
-            plan = Plan::for_spmm(&analysis, Target::Gpu, None);
-        }
+        let plan = builder.plan_for_spmm(&analysis, &self.device, T::KIND, self.plan());
         // Here the size of the packing is known, and checked against the limit for given and chosen
         // plans.
         let plan = builder.tuning(Tuning::Fixed(plan)).decide(&analysis, T::KIND)?.plan;
@@ -237,8 +229,14 @@ impl<T: Scalar> SpmmPacking<T> {
 
 impl SparseOpBuilder {
     /// Plan for SpMM, like the plan that is predicted to be the fastest for SpMV among those of
-    /// formats that support SpMM.
-    fn plan_for_spmm(&self, analysis: &Analysis, device: &Device, scalar: ScalarKind) -> Plan {
+    /// formats that support SpMM, on a GPU other than that of the operator's `own` plan.
+    fn plan_for_spmm(
+        &self,
+        analysis: &Analysis,
+        device: &Device,
+        scalar: ScalarKind,
+        own: &Plan,
+    ) -> Plan {
         let on = if *device == Device::Cpu { Target::Cpu } else { Target::Gpu };
         let like = |fastest| Plan::for_spmm(analysis, on, fastest);
         // On the CPU all plans of CSR have the same arrays.
@@ -248,7 +246,8 @@ impl SparseOpBuilder {
         let Ok(decision) = self.decide(analysis, scalar) else { return like(None) };
         let fitting = decision.candidates.iter().filter(|candidate| {
             let fits = candidate.work.matrix_bytes <= decision.request.memory_limit;
-            fits && candidate.plan.has_spmm(analysis, on)
+            let is_other = discriminant(&candidate.plan) != discriminant(own);
+            fits && is_other && candidate.plan.has_spmm(analysis, on)
         });
         // CSR has SpMM where it is faster than packed SELL, whatever is faster for one vector.
         let rank = |plan: &Plan| u8::from(!matches!(plan, Plan::Csr(_)));

@@ -312,5 +312,7 @@ mod tests {
         for constant in [format!("GROUP_RUN = {run}"), format!("MOST_LANES = {MOST_LANES}")] {
             assert!(kernel.contains(&format!("constexpr u32 {constant};")), "{constant}");
         }
+        let policy = include_str!("../../../../kernels/policy.cuh");
+        assert!(policy.contains(&format!("#define KERNEL_BLOCKS {RESIDENT}\n")));
     }
 }
