@@ -9,7 +9,7 @@ using namespace csr;
 
 // Chunk of the sequence of entries and row ends (Merrill & Garland's merge path), the work of one
 // block. Chunks have equal lengths. A cut is moved back to the beginning of its row if few entries
-// of the row precede it. `Chunk` and `ChunkSize` in src/formats/csr/chunks.rs.
+// of the row precede it. `Chunk` and `Cuts` in src/formats/csr/chunks.rs.
 struct alignas(16) Chunk {
     // Row with which the chunk begins.
     u32 row;
@@ -34,33 +34,29 @@ __device__ __forceinline__ void send(u64 *to, u32 bits) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(u64(1) << 32 | bits) : "memory");
 }
 
-__device__ __forceinline__ u32 receive(u64 *from) {
-    u64 word;
-    do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
-    while (word == 0);
-    *from = 0;
-    return u32(word);
+template <typename S>
+__device__ __forceinline__ void send_carry(u64 *to, const S &carry) {
+    const u32 *bits = reinterpret_cast<const u32 *>(&carry);
+#pragma unroll
+    for (u32 w = 0; w < CARRY_WORDS<S>; ++w) send(to + w, bits[w]);
 }
 
-__device__ __forceinline__ void send_carry(u64 *to, float carry) { send(to, __float_as_uint(carry)); }
-__device__ __forceinline__ void send_carry(u64 *to, double carry) {
-    send(to, __double2loint(carry));
-    send(to + 1, __double2hiint(carry));
-}
-__device__ __forceinline__ void receive_carry(u64 *from, float &carry) { carry = __uint_as_float(receive(from)); }
-__device__ __forceinline__ void receive_carry(u64 *from, double &carry) {
-    u32 low = receive(from);
-    carry = __hiloint2double(receive(from + 1), low);
-}
-template <typename T, u32 N>
-__device__ __forceinline__ void send_carry(u64 *to, const Unit<T, N> &carry) {
+// Loads all words at the same time: one after the other, each would take as long as a gather.
+template <typename S>
+__device__ __forceinline__ void receive_carry(u64 *from, S &carry) {
+    u64 words[CARRY_WORDS<S>];
+    bool is_complete;
+    do {
+        is_complete = true;
 #pragma unroll
-    for (u32 v = 0; v < N; ++v) send_carry(to + v * CARRY_WORDS<T>, carry.at[v]);
-}
-template <typename T, u32 N>
-__device__ __forceinline__ void receive_carry(u64 *from, Unit<T, N> &carry) {
+        for (u32 w = 0; w < CARRY_WORDS<S>; ++w)
+            asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(words[w]) : "l"(from + w) : "memory");
 #pragma unroll
-    for (u32 v = 0; v < N; ++v) receive_carry(from + v * CARRY_WORDS<T>, carry.at[v]);
+        for (u32 w = 0; w < CARRY_WORDS<S>; ++w) is_complete &= words[w] != 0;
+    } while (!is_complete);
+    u32 *bits = reinterpret_cast<u32 *>(&carry);
+#pragma unroll
+    for (u32 w = 0; w < CARRY_WORDS<S>; ++w) from[w] = 0, bits[w] = u32(words[w]);
 }
 
 // Destination of the sums of a chunk. Segment i has the chunk's entries of row `row` + i. The last

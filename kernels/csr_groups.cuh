@@ -9,11 +9,11 @@
 // Largest number of lanes of a group: `MOST_LANES` in src/formats/csr/cuda/spmm.rs.
 constexpr u32 MOST_LANES = 16;
 
-// Capacity of a block in entries and row ends, for each of its threads.
-constexpr u32 GROUP_RUN = 8;
-
 // Number of entries that a group gathers together, and of row ends that a thread loads ahead.
 constexpr u32 GROUP_ENTRIES = 4, GROUP_ENDS = 2;
+
+// Copies of the entries of a block.
+extern __shared__ float4 dynamic_shared[];
 
 // Vectors of launches that overlap: not read as constants.
 template <typename U>
@@ -24,6 +24,8 @@ struct GatheredColumns : UnitColumns<U> {
         return *reinterpret_cast<U *>(&bits);
     }
 };
+
+#define GATHERED_COLUMNS(T, N) GatheredColumns<Unit<T, N>>{UNIT_COLUMNS(T, N)}
 
 // Stores one unit of rows that are numbered from the first of a block.
 template <typename T, u32 N>
@@ -39,57 +41,56 @@ struct UnitEpilogue {
     __device__ __forceinline__ void store(u64 row, const Unit<T, N> &sum) const { sums.put(u32(row), 0, sum); }
 };
 
-// Returns the sum of previous groups of the block, of `lanes` lanes, for the row with which the run
-// of this one begins. `open` is the sum after the last row end of a run, or of all of it if no row
-// ends in it.
+// Returns the sum of previous groups of the block, of `1 << shift` lanes, for the row with which
+// the run of this one begins. `open` is the sum after the last row end of a run, or of all of it if
+// no row ends in it.
 template <typename U>
-__device__ __forceinline__ U sum_of_previous_groups(U open, bool has_end, u32 lanes) {
+__device__ __forceinline__ U sum_of_previous_groups(U open, bool has_end, u32 shift) {
     __shared__ U warp_open[WARPS][MOST_LANES];
-    __shared__ bool warp_ended[WARPS];
-    u32 own = lane_id(), lane = own & (lanes - 1), warp = threadIdx.x / WARP;
-    bool ended = has_end;
-#pragma unroll
-    for (u32 offset = 1; offset < WARP; offset *= 2) {
-        if (offset < lanes) continue;
+    alignas(WARPS) __shared__ bool warp_ended[WARPS];
+    u32 lanes = 1u << shift, own = lane_id(), lane = own & (lanes - 1), warp = threadIdx.x / WARP;
+    // Scan over the warp that restarts at every group with an end.
+    u32 ended = __ballot_sync(ALL_LANES, has_end);
+    u32 ended_here = ended & (ALL_LANES >> (WARP - 1 - own));
+    u32 start = ended_here == 0 ? 0 : (WARP - 1 - __clz(ended_here)) >> shift << shift;
+    for (u32 offset = lanes; offset < WARP; offset *= 2) {
         U other = lane_up(open, offset);
-        bool other_ended = lane_up(u32(ended), offset) != 0;
-        if (own < offset) continue;
-        if (!ended) open += other;
-        ended |= other_ended;
+        if (own >= start + offset) open += other;
     }
     if (own >= WARP - lanes) {
         warp_open[warp][lane] = open;
-        warp_ended[warp] = ended;
+        warp_ended[warp] = ended != 0;
     }
+    U before = lane_up(open, lanes);
+    if (own < lanes) before = {};
     __syncthreads();
-    U before = {};
-#pragma unroll
-    for (u32 w = 0; w + 1 < WARPS; ++w)
-        if (w < warp) before = warp_ended[w] ? warp_open[w][lane] : before + warp_open[w][lane];
-    U previous = lane_up(open, lanes);
-    bool previous_ended = lane_up(u32(ended), lanes) != 0;
-    if (own >= lanes) before = previous_ended ? previous : before + previous;
-    return before;
+    // Warps back to one with an end.
+    bool ended_before = (ended & ~(ALL_LANES << (own - lane))) != 0;
+    if (ended_before || warp == 0) return before;
+    static_assert(WARPS == sizeof(u64));
+    u64 all_ended = *reinterpret_cast<const u64 *>(warp_ended) & ((u64(1) << 8 * warp) - 1);
+    U earlier = {};
+    for (u32 w = all_ended == 0 ? 0 : (63 - __clzll(all_ended)) / 8; w < warp; ++w) earlier += warp_open[w][lane];
+    return earlier + before;
 }
 
-// A block multiplies `1 << merged` consecutive chunks, at most CAPACITY entries and row ends, with
-// up to `1 << shift` units. `spacing` is the distance of two cuts. The entries are divided among
-// the groups of the block.
+// A block multiplies a chunk with up to `1 << shift` units. `spacing` is the distance of two cuts.
+// The entries are divided among the groups of the block. `capacity` entries fit its dynamic shared
+// memory (`capacity` in src/formats/csr/cuda/spmm.rs).
 template <typename T, u32 N, typename O>
 __device__ __forceinline__ void rows_by_groups(const O *__restrict__ row_ptr, const u32 *__restrict__ cols,
                                                const T *__restrict__ values, const Chunk *__restrict__ chunks,
                                                u32 nrows, u64 nnz, u32 spacing, GatheredColumns<Unit<T, N>> x,
-                                               UnitSums<T> sums, u32 shift, u32 merged, u64 *carries) {
+                                               UnitSums<T> sums, u32 shift, u32 capacity, u64 *carries) {
     using U = Unit<T, N>;
     using Marks = PackedMarks<GROUP_ENTRIES>;
-    constexpr u32 CAPACITY = GROUP_RUN * BLOCK;
     struct alignas(16) GroupValues {
         T at[GROUP_ENTRIES];
     };
     // Copies of the entries. The mark of an entry is 1 + i if row i of the block ends with it, else
     // 0.
-    __shared__ float4 block_cols[CAPACITY * sizeof(u32) / 16], block_values[CAPACITY * sizeof(T) / 16];
-    alignas(16) __shared__ u16 end_marks[CAPACITY];
+    float4 *block_cols = dynamic_shared, *block_values = block_cols + capacity * sizeof(u32) / sizeof(float4);
+    u16 *end_marks = reinterpret_cast<u16 *>(block_values + capacity * sizeof(T) / sizeof(float4));
     // For every lane: sum of the first row that ends in its run.
     __shared__ U first_sums[BLOCK];
     // Sums of the first row if it begins in an earlier block.
@@ -101,14 +102,14 @@ __device__ __forceinline__ void rows_by_groups(const O *__restrict__ row_ptr, co
 
     u32 lanes = 1u << shift, groups = BLOCK >> shift;
     u32 lane = threadIdx.x & (lanes - 1), group = threadIdx.x >> shift;
-    reinterpret_cast<PackedMarks<GROUP_RUN> *>(end_marks)[threadIdx.x] = {};
+    for (u32 i = threadIdx.x; i < capacity / 8; i += BLOCK) reinterpret_cast<PackedMarks<8> *>(end_marks)[i] = {};
     if (group == 0) heads[lane] = {};
 
-    u64 cut = u64(blockIdx.x) * spacing << merged, next_cut = min(cut + (u64(spacing) << merged), nrows + nnz);
-    u32 next_number = u32((next_cut + spacing - 1) / spacing);
-    Chunk chunk = load_chunk(chunks, u64(blockIdx.x) << merged), next = load_chunk(chunks, next_number);
+    u32 number = blockIdx.x;
+    Chunk chunk = load_chunk(chunks, number), next = load_chunk(chunks, u64(number) + 1);
+    u64 cut = u64(number) * spacing;
     u64 first = cut - chunk.moved - chunk.row;
-    u64 end = next_cut - next.moved - next.row;
+    u64 end = min(cut + spacing, nrows + nnz) - next.moved - next.row;
     // Entry numbers are relative to `base`, where copies begin. The block has entries
     // `skipped..count`.
     u32 skipped = u32(first % 4);
@@ -116,13 +117,14 @@ __device__ __forceinline__ void rows_by_groups(const O *__restrict__ row_ptr, co
     u32 count = u32(end - base), ends = next.row - chunk.row;
     if (threadIdx.x == 0) {
         end_count = ends;
-        continues = next.first != next_number;
-        first_block = chunk.first >> merged;
-        last_block = chunk.last >> merged;
+        continues = next.first != number + 1;
+        first_block = chunk.first;
+        last_block = chunk.last;
     }
-    begin_copies<BLOCK>(block_cols, cols + base, count);
-    // Gathers of the last entries together; the capacity has room for them.
-    if (threadIdx.x < GROUP_ENTRIES) reinterpret_cast<u32 *>(block_cols)[count + threadIdx.x] = 0;
+    // With those that are gathered together with the last entries, if the matrix has them.
+    u32 copied = u32(min(u64(count + GROUP_ENTRIES - 1) / GROUP_ENTRIES * GROUP_ENTRIES, nnz - base));
+    begin_copies<BLOCK>(block_cols, cols + base, copied);
+    if (threadIdx.x < GROUP_ENTRIES) reinterpret_cast<u32 *>(block_cols)[copied + threadIdx.x] = 0;
     // End of row i if it has entries in the block, else 0.
     auto end_of = [=](u32 i) {
         u64 begin = row_ptr[u64(chunk.row) + i], stop = row_ptr[u64(chunk.row) + i + 1];
@@ -136,7 +138,7 @@ __device__ __forceinline__ void rows_by_groups(const O *__restrict__ row_ptr, co
     }
     wait_for_previous_launch();
     trigger_next_launch();
-    begin_copies<BLOCK>(block_values, values + base, count);
+    begin_copies<BLOCK>(block_values, values + base, copied);
 
     // `end_marks` are zero.
     __syncthreads();
@@ -156,8 +158,8 @@ __device__ __forceinline__ void rows_by_groups(const O *__restrict__ row_ptr, co
     u32 units = (sums.count + N - 1) / N;
     x.x += min(lane, units - 1);
     UnitEpilogue<T, N> y(sums, chunk.row, lane, units);
-    ChunkOutput<U, UnitEpilogue<T, N>> output = {y, blockIdx.x, 0, ends, chunk.first >> merged != blockIdx.x,
-                                                 false, heads + lane, carries + u64(lane) * gridDim.x * CARRY_WORDS<U>};
+    ChunkOutput<U, UnitEpilogue<T, N>> output = {y, number, 0, ends, chunk.first != number, false, heads + lane,
+                                                 carries + u64(lane) * gridDim.x * CARRY_WORDS<U>};
     if (has_empty)
         for (u32 i = group; i < ends; i += groups)
             if (end_of(i) == 0) output.put_row(i, U{});
@@ -185,17 +187,17 @@ __device__ __forceinline__ void rows_by_groups(const O *__restrict__ row_ptr, co
 
     // The first row that ends in a run may begin in earlier runs.
     output.end_count = end_count;
-    output.from_before = first_block != blockIdx.x;
+    output.from_before = first_block != number;
     output.continues = continues;
-    U before = sum_of_previous_groups(sum, first_mark != 0, lanes);
+    U before = sum_of_previous_groups(sum, first_mark != 0, shift);
     if (first_mark != 0) output.put_row(first_mark - 1, before + first_sums[threadIdx.x]);
     if (group == groups - 1) output.put_segment(end_count, first_mark != 0 ? sum : before + sum);
 
     // As `add_chunk_carries`: every group adds some of the carries.
-    if (!output.from_before || last_block != blockIdx.x) return;
+    if (!output.from_before || last_block != number) return;
     __shared__ U warp_carries[WARPS][MOST_LANES];
     U carried = {};
-    for (u64 from = u64(first_block) + group; from < blockIdx.x; from += groups) {
+    for (u64 from = u64(first_block) + group; from < number; from += groups) {
         U carry;
         receive_carry(output.carry_of(from), carry);
         carried += carry;

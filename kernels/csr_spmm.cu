@@ -10,8 +10,6 @@
 
 OVERLAPPING
 
-#define GATHERED_COLUMNS(T, N) GatheredColumns<Unit<T, N>>{UNIT_COLUMNS(T, N)}
-
 #define SPMM(NAME, RUN, T, N, O)                                                                                       \
     KERNEL_WITH(NAME, UNIT_BLOCKS)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, \
                                   u64 nnz, UNIT_PARAMETERS(T, N), u64 *carries, u32 l2_shares) {                         \
@@ -19,11 +17,19 @@ OVERLAPPING
                                    UnitEpilogue<T, N>(UNIT_SUMS(T), 0, 0, 1), carries, l2_shares);                       \
     }
 
-#define GROUPS(NAME, T, N, O)                                                                                          \
-    KERNEL(NAME)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, u64 nnz,          \
-                 u32 spacing, UNIT_PARAMETERS(T, N), u32 shift, u32 merged, u64 *carries) {                            \
-        rows_by_groups(row_ptr, cols, values, chunks, nrows, nnz, spacing, GATHERED_COLUMNS(T, N), UNIT_SUMS(T),       \
-                       shift, merged, carries);                                                                        \
+// For sm_100 the compiler needs a few more than 48 registers.
+#if HAS_BLACKWELL
+#define GROUP_BLOCKS 4
+#else
+#define GROUP_BLOCKS KERNEL_BLOCKS
+#endif
+
+#define GROUPS(NAME, T, N, O)                                                                                        \
+    KERNEL_WITH(NAME, GROUP_BLOCKS)(const O *row_ptr, const u32 *cols, const T *values, const Chunk *chunks, u32 nrows, \
+                                    u64 nnz, u32 spacing, UNIT_PARAMETERS(T, N), u32 shift, u32 capacity,               \
+                                    u64 *carries) {                                                                     \
+        rows_by_groups(row_ptr, cols, values, chunks, nrows, nnz, spacing, GATHERED_COLUMNS(T, N), UNIT_SUMS(T),        \
+                       shift, capacity, carries);                                                                       \
     }
 
 #define RUNS(SUFFIX, T, N, O)                    \

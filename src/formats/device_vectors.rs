@@ -71,6 +71,11 @@ impl UnitKernels {
         DeviceVectors::<T>::UNITS.iter().map(kernel).collect::<Result<_, _>>().map(Self)
     }
 
+    /// The kernel for the widest unit.
+    pub(crate) fn widest(&self) -> Kernel {
+        self.0[0].1
+    }
+
     /// The widest unit of the vectors, and its kernel.
     pub(crate) fn of<T: Scalar>(&self, vectors: &DeviceVectors<T>) -> (usize, &Kernel) {
         let Some(unit) = vectors.unit() else { unreachable!("the caller has vectors with a unit") };

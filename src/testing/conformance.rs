@@ -166,7 +166,7 @@ pub(super) fn check_on<T: Scalar>(device: &Device, plan: &Plan, a: &CsrMatrix<T>
 }
 
 /// A matrix with the given columns in each row.
-pub(super) fn of_rows<T: Scalar, R: Iterator<Item = usize>>(
+pub(crate) fn of_rows<T: Scalar, R: Iterator<Item = usize>>(
     ncols: usize,
     rows: impl Iterator<Item = R>,
 ) -> CsrMatrix<T> {

@@ -35,7 +35,7 @@ mod spmm;
 mod update;
 
 pub(crate) use conformance::{
-    any_example, awkward, check_format, format_suite, product, scattered, small_gallery,
+    any_example, awkward, check_format, format_suite, of_rows, product, scattered, small_gallery,
 };
 pub(crate) use devices::{devices, few_cases, gpu};
 pub(crate) use few::check_few;

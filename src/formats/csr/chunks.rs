@@ -91,16 +91,29 @@ impl ChunkOptions {
     }
 }
 
-/// Size of chunks: the distance of cuts, and the distance by which they may be moved.
+/// Positions of the cuts between chunks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cuts {
+    /// Entries plus row ends between two cuts.
+    pub(super) spacing: u64,
+    /// A cut is moved back to the beginning of its row if the row has at most this number of
+    /// entries before it.
+    pub(super) max_move: u64,
+}
+
+impl Cuts {
+    /// Number of chunks of a matrix.
+    pub(super) const fn count(&self, nrows: u64, nnz: u64) -> u64 {
+        (nrows + nnz).div_ceil(self.spacing)
+    }
+}
+
+/// Size of the chunks of SpMV.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChunkSize {
     /// Consecutive entries of a thread.
     run: u64,
-    /// Entries plus row ends between two cuts.
-    spacing: u64,
-    /// A cut is moved back to the beginning of its row if the row has at most this number of
-    /// entries before it.
-    max_move: u64,
+    cuts: Cuts,
 }
 
 impl ChunkSize {
@@ -112,7 +125,7 @@ impl ChunkSize {
         let [.., (longest, _)] = RUNS;
         let mut sizes = RUNS[large_enough..].iter().map(|(run, _)| Self::with_run(*run));
         // Whatever the rows, no chunks are larger than the largest.
-        let fits = |size: &Self| size.run == longest || longer(size.max_move) * 10 <= nnz;
+        let fits = |size: &Self| size.run == longest || longer(size.cuts.max_move) * 10 <= nnz;
         sizes.find(fits).unwrap_or(Self::with_run(longest))
     }
 
@@ -143,19 +156,13 @@ impl ChunkSize {
         Self::of(nrows as u64, row_ptr[nrows] as u64, longer)
     }
 
-    /// The smallest chunks, whatever the rows.
-    pub(super) const fn smallest() -> Self {
-        let [(run, _), ..] = RUNS;
-        Self::with_run(run)
-    }
-
     /// Chunks for blocks whose threads have `run` entries. The difference between capacity and
     /// spacing is reserved for cuts that are moved back, and for loads of four entries that begin
     /// up to three early.
     const fn with_run(run: u64) -> Self {
         let capacity = run * BLOCK as u64;
         let reserve = capacity / RESERVE as u64;
-        Self { run, spacing: capacity - reserve, max_move: reserve - 4 }
+        Self { run, cuts: Cuts { spacing: capacity - reserve, max_move: reserve - 4 } }
     }
 
     /// Consecutive entries of a thread.
@@ -163,9 +170,8 @@ impl ChunkSize {
         self.run
     }
 
-    /// Entries plus row ends between two cuts, and the largest distance by which a cut is moved.
-    pub(super) const fn spacing_and_max_move(&self) -> (u64, u64) {
-        (self.spacing, self.max_move)
+    pub(super) const fn cuts(&self) -> Cuts {
+        self.cuts
     }
 
     /// True for the largest chunks, the only ones with a striped kernel.
@@ -174,14 +180,9 @@ impl ChunkSize {
         self.run == longest
     }
 
-    /// Number of chunks of a matrix.
-    pub(super) const fn count(&self, nrows: u64, nnz: u64) -> u64 {
-        (nrows + nnz).div_ceil(self.spacing)
-    }
-
     /// Bytes of the chunk table of a matrix.
     pub(super) const fn bytes(&self, nrows: u64, nnz: u64) -> u64 {
-        (self.count(nrows, nnz) + 1) * size_of::<Chunk>() as u64
+        (self.cuts.count(nrows, nnz) + 1) * size_of::<Chunk>() as u64
     }
 }
 
@@ -207,9 +208,9 @@ pub(super) struct Chunk {
 /// that would leave only a few entries of its row behind is moved back, so that short rows are
 /// never cut.
 #[cfg(test)]
-pub(super) fn chunk_table(row_ptr: &[usize], size: ChunkSize) -> Vec<Chunk> {
+pub(super) fn chunk_table(row_ptr: &[usize], cuts: Cuts) -> Vec<Chunk> {
     let nrows = row_ptr.len() - 1;
-    let (spacing, max_move) = (size.spacing as usize, size.max_move as usize);
+    let (spacing, max_move) = (cuts.spacing as usize, cuts.max_move as usize);
     // Entries and row ends before the entries of a row.
     let before = |row: usize| row_ptr[row] + row;
     let chunk = |number: usize| {
@@ -226,7 +227,7 @@ pub(super) fn chunk_table(row_ptr: &[usize], size: ChunkSize) -> Vec<Chunk> {
         // There are fewer than 2³² rows, and fewer chunks of any matrix that fits a machine.
         Chunk { row: row as u32, moved: moved as u32, first: first as u32, last: last as u32 }
     };
-    let count = size.count(nrows as u64, row_ptr[nrows] as u64) as usize;
+    let count = cuts.count(nrows as u64, row_ptr[nrows] as u64) as usize;
     (0..=count).map(chunk).collect()
 }
 
@@ -243,7 +244,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The smallest possible size: chunks of 60, and no cut is moved.
-    const MIN: ChunkSize = ChunkSize { run: 0, spacing: 60, max_move: 0 };
+    const MIN: Cuts = Cuts { spacing: 60, max_move: 0 };
 
     fn offsets(lengths: &[usize]) -> Vec<usize> {
         let ends = lengths.iter().scan(0, |end, len| {
@@ -255,18 +256,18 @@ mod tests {
 
     #[test]
     fn chunks_by_hand() {
-        let size = ChunkSize::with_run(8);
+        let cuts = ChunkSize::with_run(8).cuts;
         let uncut = |row, moved, number| Chunk { row, moved, first: number, last: number };
-        assert_eq!(chunk_table(&[0], size), [uncut(0, 0, 0)], "no rows, no chunks");
+        assert_eq!(chunk_table(&[0], cuts), [uncut(0, 0, 0)], "no rows, no chunks");
         assert_eq!(
-            chunk_table(&[0; 5], size),
+            chunk_table(&[0; 5], cuts),
             [uncut(0, 0, 0), uncut(4, 0, 1)],
             "four row ends in one chunk"
         );
         // The first cut, at 1920, has 5 entries of the second row before it and is moved; the other
         // two cut it. The row and its end take the places 1915 to 6915.
         let row = |first, last| Chunk { row: 1, moved: 0, first, last };
-        let table = chunk_table(&offsets(&[1914, 5000, 0]), size);
+        let table = chunk_table(&offsets(&[1914, 5000, 0]), cuts);
         assert_eq!(table, [uncut(0, 0, 0), uncut(1, 5, 1), row(1, 3), row(1, 3), uncut(3, 0, 4)]);
         assert!(any_cut(&table) && !any_cut(&table[..2]));
     }
@@ -324,20 +325,20 @@ mod tests {
             ),
             run in prop::sample::select(&[None, Some(1), Some(2), Some(8)][..]),
         ) {
-            let size = run.map_or(MIN, ChunkSize::with_run);
+            let cuts = run.map_or(MIN, |run| ChunkSize::with_run(run).cuts);
             let row_ptr = offsets(&lengths);
             let (nrows, nnz) = (lengths.len(), row_ptr[lengths.len()]);
-            let table = chunk_table(&row_ptr, size);
-            prop_assert_eq!(table.len() as u64, size.count(nrows as u64, nnz as u64) + 1);
+            let table = chunk_table(&row_ptr, cuts);
+            prop_assert_eq!(table.len() as u64, cuts.count(nrows as u64, nnz as u64) + 1);
             let start = |number: usize| {
-                let cut = (number * size.spacing as usize).min(nrows + nnz);
+                let cut = (number * cuts.spacing as usize).min(nrows + nnz);
                 cut - table[number].moved as usize
             };
             prop_assert_eq!((start(0), start(table.len() - 1)), (0, nrows + nnz));
             for number in 0..table.len() - 1 {
                 // Loads may begin three entries early.
                 let len = start(number + 1) - start(number);
-                let capacity = if size.run == 0 { 64 } else { size.run * u64::from(BLOCK) };
+                let capacity = run.map_or(64, |run| run * u64::from(BLOCK));
                 prop_assert!(0 < len && len + 3 <= capacity as usize);
             }
             for (number, chunk) in table.iter().enumerate() {
@@ -349,7 +350,7 @@ mod tests {
                     continue;
                 }
                 prop_assert!((chunk.first as usize) < number && number <= chunk.last as usize);
-                prop_assert!(lengths[row] as u64 > size.max_move);
+                prop_assert!(lengths[row] as u64 > cuts.max_move);
                 let holds = |number: u32, place| {
                     let number = number as usize;
                     (start(number)..start(number + 1)).contains(&place)

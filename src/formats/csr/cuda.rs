@@ -1,9 +1,10 @@
 //! CSR on a GPU: some lanes per row, or a block per chunk of about equally many entries and row
 //! ends.
 
+mod inodes;
 mod spmm;
 
-use super::chunks::{Chunk, ChunkOptions, ChunkSize};
+use super::chunks::{Chunk, ChunkOptions, Cuts};
 use super::{CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
 use crate::analysis::{Analysis, RowStats};
 use crate::device::{
@@ -139,22 +140,17 @@ struct DeviceChunks {
 }
 
 impl DeviceChunks {
-    fn new<T: Scalar>(
-        size: ChunkSize,
-        matrix: &CsrBuffers<T>,
-        module: Module,
-    ) -> Result<Self, Error> {
+    fn new<T: Scalar>(cuts: Cuts, matrix: &CsrBuffers<T>, module: Module) -> Result<Self, Error> {
         let (gpu, nrows, nnz) = (matrix.gpu, matrix.nrows as u64, matrix.values.len() as u64);
         // There are fewer than 2³² chunks of any matrix that fits a machine.
-        let count = size.count(nrows, nnz) as u32;
+        let count = cuts.count(nrows, nnz) as u32;
         let chunks = gpu.uninitialised::<Chunk>(count as usize + 1)?;
         let any_cut = gpu.zeroed::<u32>(1)?;
-        let (spacing, max_move) = size.spacing_and_max_move();
         let launch = Launch::over(chunks.len(), 1).with(kernels::csr::Chunks {
             row_ptr: matrix.row_ptr.ptr(),
             nrows: nrows as u32,
-            spacing,
-            max_move,
+            spacing: cuts.spacing,
+            max_move: cuts.max_move,
             count,
             chunks: chunks.ptr(),
             any_cut: any_cut.ptr(),
@@ -187,7 +183,7 @@ fn kernel_of<T: Scalar>(
         CsrPlan::Scalar => DeviceAssignment::Lanes(1),
         CsrPlan::Vector(lanes) => DeviceAssignment::Lanes(lanes),
         CsrPlan::Balanced => {
-            let table = DeviceChunks::new(chunk_options.size, matrix, module)?;
+            let table = DeviceChunks::new(chunk_options.size.cuts(), matrix, module)?;
             let carries = Scratch::cleared(gpu, table.carry_words::<T>(table.count, 1));
             DeviceAssignment::Chunks(table, carries)
         }
@@ -379,7 +375,7 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
 #[cfg(test)]
 #[cfg(feature = "cuda")]
 mod tests {
-    use super::super::chunks::{any_cut, chunk_table};
+    use super::super::chunks::{ChunkSize, any_cut, chunk_table};
     use super::*;
     use crate::device::Device;
     use crate::matrix::gallery;
@@ -390,7 +386,7 @@ mod tests {
         let Some(Device::Cuda(gpu)) = gpu() else { return };
         for spec in ["poisson2d,n=7", "uniform,rows=20k", "lp,rows=300", "rmat,scale=14"] {
             let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
-            let host = chunk_table(a.row_ptr(), ChunkSize::of_rows(a.row_ptr()));
+            let host = chunk_table(a.row_ptr(), ChunkSize::of_rows(a.row_ptr()).cuts());
             let source = CsrSource::upload(a.view(), *gpu).unwrap();
             let packed = DeviceCsr::from_device(CsrPlan::Balanced, &source).unwrap();
             let DeviceAssignment::Chunks(made, _) = &packed.assignment else { panic!("{spec}") };

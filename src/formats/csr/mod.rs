@@ -132,7 +132,7 @@ impl Format for Csr {
         let (critical_path, overlapping) = match plan {
             CsrPlan::Scalar => by_lanes(1),
             CsrPlan::Vector(lanes) => by_lanes(*lanes),
-            CsrPlan::Balanced => (0, size.count(nrows, nnz)),
+            CsrPlan::Balanced => (0, size.cuts().count(nrows, nnz)),
         };
         Work {
             matrix_bytes: (nrows + 1) * RowOffsets::width(nnz) + nnz * slot_bytes(scalar) + chunks,

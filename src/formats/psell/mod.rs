@@ -210,7 +210,11 @@ impl Format for Psell {
         // With fewer it is not much slower.
         match on {
             Target::Gpu if PsellPlan::is_slow_for_spmm(analysis) => 2,
-            Target::Gpu if !PsellPlan::is_fast_for_spmm(analysis) => 8,
+            Target::Gpu
+                if PsellPlan::has_inodes(analysis) || !PsellPlan::is_fast_for_spmm(analysis) =>
+            {
+                8
+            }
             _ => usize::MAX,
         }
     }

@@ -137,6 +137,16 @@ impl PsellPlan {
         shared >= SHARED && !Self::is_slow_for_spmm(analysis)
     }
 
+    /// True if consecutive rows seem to have the same columns, those of dense blocks, so that CSR
+    /// is faster with many vectors. Measured with [`is_slow_for_spmm`](Self::is_slow_for_spmm).
+    pub(crate) fn has_inodes(analysis: &Analysis) -> bool {
+        /// Least share of contiguous entries, and largest share of shifted ones.
+        const CONTIGUOUS: f64 = 0.6;
+        const SHIFTED: f64 = 0.1;
+        let structure = &analysis.structure;
+        structure.contiguous >= CONTIGUOUS && structure.shifted <= SHIFTED
+    }
+
     /// Number of rows per window sorted by length; 1 sorts nothing.
     #[doc(hidden)]
     pub fn sigma(&self) -> u32 {

@@ -1,11 +1,13 @@
 //! SpMM with CSR on a GPU, by chunks: a thread multiplies each entry with a unit of adjacent
-//! vectors. With several units a group of lanes shares the entries.
+//! vectors. With several units a group of lanes shares the entries, with many those of an i-node.
 
-use super::super::chunks::ChunkSize;
+use super::super::chunks::Cuts;
+use super::super::constants::RESERVE;
+use super::inodes::Inodes;
 use super::{DeviceAssignment, DeviceChunks, DeviceCsr};
 use crate::device::{BLOCK, Gpu, Launch, Module, Queue, Scratch, kernels};
 use crate::formats::{DeviceSpmm, DeviceVectors, UnitKernels};
-use crate::{Error, Scalar};
+use crate::{Error, ErrorKind, Scalar};
 use std::sync::Arc;
 
 /// Name of the kernel file.
@@ -15,21 +17,33 @@ const FILE: &str = "csr_spmm";
 /// entries. The same constant is in `kernels/csr_groups.cuh`.
 const MOST_LANES: usize = 16;
 
-/// Number of blocks of groups that a multiprocessor has at the same time: `KERNEL_BLOCKS` of Hopper
-/// in `kernels/policy.cuh`.
-const RESIDENT: usize = 5;
+/// Entries and row ends of a chunk of groups, at least and at most. Where fewer of the largest
+/// chunks than of the smallest fit a multiprocessor, smaller ones are the largest.
+const LEAST: u64 = 128;
+const MOST: [u64; 3] = [1984, 992, 496];
 
-/// Binary logarithm of the number of chunks that a block of groups multiplies together: two, or
-/// four, as many as it can hold, if fewer blocks run at the same time than there are pairs. In a
-/// large group a lane has many entries, one after another, so that four have to be worth it.
-/// Measured on an H200: docs/history/2026-11-30-spmm-by-groups.md.
-fn merged(chunks: u32, lanes: usize, multiprocessors: usize) -> u32 {
-    let resident = (RESIDENT * multiprocessors) as u32;
-    match chunks {
-        _ if chunks <= resident << 1 => 1,
-        _ if chunks <= resident << 2 || chunks >= 1 << 13 || lanes < MOST_LANES => 2,
-        _ => 1,
-    }
+/// Cuts of a matrix with `items` entries and row ends, in chunks of at most `most`, of which the
+/// GPU multiplies `resident` at the same time: waves of blocks are complete. A single wave has four
+/// fifths of the blocks. Measured on an H200: docs/history/2026-11-30-spmm-by-groups.md.
+fn group_cuts(items: u64, resident: u64, most: u64) -> Cuts {
+    let single = (resident * 4 / 5).max(1);
+    let blocks = match items.div_ceil(resident * most) {
+        ..=1 if items <= single * most => single,
+        waves => resident * waves,
+    };
+    let spacing = items.div_ceil(blocks).clamp(LEAST, most);
+    Cuts { spacing, max_move: spacing / u64::from(RESERVE) }
+}
+
+/// Entries of the shared memory of a block. Cuts may move back, copies begin up to three entries
+/// early, and four columns follow.
+const fn capacity(cuts: Cuts) -> u32 {
+    (cuts.spacing + cuts.max_move + 3 + 4).next_multiple_of(8) as u32
+}
+
+/// Bytes of a capacity: a column, a value and the mark of a row end for each entry.
+const fn shared_bytes<T>(capacity: u32) -> u32 {
+    capacity * (size_of::<u32>() + size_of::<T>() + size_of::<u16>()) as u32
 }
 
 /// SpMM with a CSR matrix on its GPU.
@@ -41,6 +55,8 @@ pub(super) struct ChunkSpmm<T> {
     single: Option<(UnitKernels, Scratch<u64>)>,
     /// For more vectors, or for every number with another plan.
     groups: Option<Groups>,
+    /// For as many vectors as the largest groups have.
+    inodes: Option<Inodes>,
 }
 
 /// Groups of lanes that multiply several units. They copy the matrix to shared memory, past the L1;
@@ -48,27 +64,35 @@ pub(super) struct ChunkSpmm<T> {
 #[derive(Debug)]
 struct Groups {
     kernels: UnitKernels,
-    /// Blocks multiply some of these chunks together.
+    cuts: Cuts,
     chunks: Arc<DeviceChunks>,
-    /// As those of a unit, by blocks.
+    /// As those of a unit.
     carries: Scratch<u64>,
-    multiprocessors: usize,
 }
 
 impl Groups {
     fn new<T: Scalar>(matrix: &DeviceCsr<T>, gpu: Gpu) -> Result<Self, Error> {
+        let kernels = kernels_of(matrix, gpu, Module::from(FILE), "groups")?;
+        let resident_of = |most| {
+            let bytes = shared_bytes::<T>(capacity(group_cuts(u64::MAX / 2, 1, most)));
+            gpu.resident_blocks(kernels.widest(), BLOCK, bytes).map(u64::from)
+        };
+        let [.., least] = MOST;
+        let resident = resident_of(least)?;
+        let mut most = least;
+        for larger in MOST {
+            if resident_of(larger)? == resident {
+                most = larger;
+                break;
+            }
+        }
+        let csr = &matrix.matrix;
+        let cuts = group_cuts((csr.nrows + csr.values.len()) as u64, resident, most);
         let module = Module::of(super::FILE, matrix.kernel.residency());
-        let chunks = DeviceChunks::new(ChunkSize::smallest(), &matrix.matrix, module)?;
-        let multiprocessors = gpu.multiprocessors();
-        // Smaller groups have as many blocks, or fewer.
-        let blocks = chunks.count.div_ceil(1 << merged(chunks.count, MOST_LANES, multiprocessors));
-        let words = chunks.carry_words::<T>(blocks, MOST_LANES * ChunkSpmm::<T>::UNIT);
-        Ok(Self {
-            kernels: kernels_of(matrix, gpu, Module::from(FILE), "groups")?,
-            carries: Scratch::cleared(gpu, words),
-            chunks: Arc::new(chunks),
-            multiprocessors,
-        })
+        let chunks = DeviceChunks::new(cuts, csr, module)?;
+        let words = chunks.carry_words::<T>(chunks.count, MOST_LANES * ChunkSpmm::<T>::UNIT);
+        let carries = Scratch::cleared(gpu, words);
+        Ok(Self { kernels, cuts, chunks: Arc::new(chunks), carries })
     }
 }
 
@@ -105,7 +129,13 @@ impl<T: Scalar> ChunkSpmm<T> {
         };
         let has_groups = most > Self::UNIT || single.is_none();
         let groups = has_groups.then(|| Groups::new(&matrix, gpu)).transpose()?;
-        Ok(Self { single, groups, matrix })
+        let inodes = match (most > MOST_LANES / 2 * Self::UNIT).then(|| Inodes::of(&matrix.matrix))
+        {
+            None => None,
+            Some(Err(error)) if error.kind() == ErrorKind::OutOfMemory => None,
+            Some(inodes) => inodes?,
+        };
+        Ok(Self { single, groups, inodes, matrix })
     }
 
     /// Multiplies one unit of vectors.
@@ -159,25 +189,25 @@ impl<T: Scalar> ChunkSpmm<T> {
         }
         let (unit, kernel) = groups.kernels.of(&vectors);
         let lanes = vectors.count.div_ceil(unit).next_power_of_two();
-        let merged = merged(chunks.count, lanes, groups.multiprocessors);
-        let (spacing, _) = ChunkSize::smallest().spacing_and_max_move();
-        let blocks = chunks.count.div_ceil(1 << merged);
-        let launch = Launch::new(blocks, BLOCK).with(kernels::csr_spmm::Groups {
+        let capacity = capacity(groups.cuts);
+        let launch = Launch::new(chunks.count, BLOCK).with_shared(shared_bytes::<T>(capacity));
+        let launch = launch.with(kernels::csr_spmm::Groups {
             row_ptr: matrix.row_ptr.ptr(),
             cols: matrix.col_idx.ptr(),
             values: matrix.values.ptr(),
             chunks: chunks.chunks.ptr(),
             nrows: matrix.nrows as u32,
             nnz: matrix.values.len() as u64,
-            spacing: spacing as u32,
+            spacing: groups.cuts.spacing as u32,
             vectors: vectors.in_units(unit),
             shift: lanes.trailing_zeros(),
-            merged,
+            capacity,
             carries: groups.carries.on(queue)?,
         });
         // SAFETY: the kernel is `csr_spmm_groups` for these offsets and units, of which a group has
-        // one per lane. If rows are cut there are words for every block and lane, zero before and
-        // after the launch. The vectors are the caller's promise.
+        // one per lane. A block has shared memory for its chunk. If rows are cut there are words
+        // for every chunk and lane, zero before and after the launch. The vectors are the caller's
+        // promise.
         unsafe { kernel.launch(queue, launch) }
     }
 }
@@ -202,10 +232,13 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
             };
             // SAFETY: the caller's promise.
             unsafe {
-                match (single, groups) {
-                    (Some(single), _) => self.multiply_unit(single, queue, own)?,
-                    (None, Some(groups)) => self.multiply_units(groups, queue, own)?,
-                    (None, None) => unreachable!("`of` has made one of them"),
+                match (single, groups, &self.inodes) {
+                    (Some(single), ..) => self.multiply_unit(single, queue, own)?,
+                    (None, _, Some(inodes)) if own.count > MOST_LANES / 2 * unit => {
+                        inodes.multiply(&self.matrix.matrix, queue, own)?;
+                    }
+                    (None, Some(groups), _) => self.multiply_units(groups, queue, own)?,
+                    (None, None, _) => unreachable!("`of` has made one of them"),
                 }
             }
         }
@@ -213,18 +246,21 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
     }
 
     fn bytes(&self) -> u64 {
-        self.groups.as_ref().map_or(0, |groups| groups.chunks.chunks.bytes())
+        let groups = self.groups.as_ref().map_or(0, |groups| groups.chunks.chunks.bytes());
+        groups + self.inodes.as_ref().map_or(0, Inodes::bytes)
     }
 }
 
 #[cfg(test)]
 #[cfg(feature = "cuda")]
 mod tests {
+    use super::super::CsrPlan;
+    use super::super::inodes::{Blocks, inodes_of};
     use super::*;
-    use crate::device::{Device, DeviceVec, Stream};
+    use crate::device::{CsrSource, Device, DeviceVec, Stream};
     use crate::formats::{Layout, ResidentMatrix, SpmmData, SpmmShape};
     use crate::matrix::CsrMatrix;
-    use crate::testing::{Oracle, awkward, few_cases, gpu, scattered, x_vector};
+    use crate::testing::{Oracle, awkward, few_cases, gpu, of_rows, scattered, x_vector};
 
     /// Numbers of vectors: groups of each size, complete and not, and several launches.
     const COUNTS: [usize; 10] = [2, 3, 5, 8, 10, 16, 20, 24, 40, 70];
@@ -267,8 +303,7 @@ mod tests {
         }
     }
 
-    /// Rows without entries, short ones, and some of many blocks, in blocks of four chunks whatever
-    /// the number of lanes.
+    /// Rows without entries, short ones, and some of many blocks, in several waves.
     fn large<T: Scalar>() -> CsrMatrix<T> {
         let lengths = [0, 1, 9, 2, 40, 3, 0, 4, 6, 5];
         scattered(500_000, 70_000, move |row| match row % 20_011 {
@@ -278,14 +313,56 @@ mod tests {
         })
     }
 
+    /// Runs of rows with the same columns, some without entries, and the number of their i-nodes.
+    /// Two runs differ only in their last columns.
+    fn alike<T: Scalar>(runs: usize) -> (CsrMatrix<T>, usize) {
+        let count = |run: usize| [3, 3, 6, 1, 2, 4, 9, 5][run % 8];
+        let lengths = [25, 30, 40, 0, 31, 28, 45];
+        let rows = (0..runs).flat_map(|run| {
+            let length = lengths[run / 2 % lengths.len()].max(run % 2);
+            let first = move |k| if k + 1 < length { run / 2 * 2 } else { run };
+            let cols = (0..length).map(move |k| (first(k) * 7 + k * 13) % 999);
+            std::iter::repeat_n(cols, count(run))
+        });
+        (of_rows(1001, rows), (0..runs).map(|run| count(run).div_ceil(4)).sum())
+    }
+
+    #[test]
+    fn rows_alike_are_as_many_as_their_inodes() {
+        for runs in [1, 40, 700, 4000] {
+            let (a, count) = alike::<f64>(runs);
+            let row = |row: usize| &a.col_idx()[a.row_ptr()[row]..a.row_ptr()[row + 1]];
+            let mut repeats = vec![0; a.nrows().div_ceil(32)];
+            (1..a.nrows())
+                .filter(|&i| row(i) == row(i - 1))
+                .for_each(|i| repeats[i / 32] |= 1u32 << (i % 32));
+            let inodes = inodes_of(a.row_ptr(), &repeats).unwrap().unwrap();
+            assert_eq!(inodes.len(), count + 1, "{runs}");
+            assert!(Blocks::of::<f32>(&inodes, 132).is_some(), "{runs}");
+        }
+    }
+
+    /// Checks i-nodes in blocks of a few, of some and of many.
+    fn check_alike<T: Scalar>(device: &Device) {
+        let Device::Cuda(gpu) = device else { unreachable!("a GPU") };
+        for runs in [1, 40, 700, 4000].into_iter().filter(|&runs| runs < 700 || !few_cases()) {
+            let (a, count) = alike::<T>(runs);
+            let source = CsrSource::upload(a.view(), *gpu).unwrap();
+            let packed = DeviceCsr::from_device(CsrPlan::Balanced, &source).unwrap();
+            let inodes = Inodes::of(&packed.matrix).unwrap().expect("rows alike");
+            assert_eq!(inodes.inodes.len(), count + 1);
+            check(device, &a, &format!("{runs} runs of rows"));
+        }
+    }
+
     fn check_all<T: Scalar>() {
         let Some(device) = gpu() else { return };
+        check_alike::<T>(device);
         awkward::<T>().iter().for_each(|(name, a)| check(device, a, name));
         if !few_cases() {
             let large = large::<T>();
-            let (nrows, nnz) = (large.nrows() as u64, large.nnz() as u64);
-            let chunks = ChunkSize::smallest().count(nrows, nnz);
-            assert_eq!(merged(chunks as u32, MOST_LANES, 132), 2);
+            let items = (large.nrows() + large.nnz()) as u64;
+            assert!(items > 2 * 660 * MOST[0], "{items}");
             check(device, &large, "large");
         }
     }
@@ -301,18 +378,24 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_groups_hold_their_chunks() {
-        let merged = |chunks| [2, 8, 16].map(|lanes| merged(chunks, lanes, 132));
-        assert_eq!([0, 1320, 1321].map(merged), [[1; 3], [1; 3], [2; 3]]);
-        assert_eq!([2640, 2641, 8192].map(merged), [[2; 3], [2, 2, 1], [2; 3]]);
-        // Cuts may move back, copies begin up to three entries early, and four columns follow.
-        let (spacing, max_move) = ChunkSize::smallest().spacing_and_max_move();
-        let run = ((spacing << 2) + max_move + 3 + 4).div_ceil(u64::from(BLOCK));
-        let kernel = include_str!("../../../../kernels/csr_groups.cuh");
-        for constant in [format!("GROUP_RUN = {run}"), format!("MOST_LANES = {MOST_LANES}")] {
-            assert!(kernel.contains(&format!("constexpr u32 {constant};")), "{constant}");
+    fn waves_of_groups_are_complete() {
+        let cuts = |items| group_cuts(items, 660, 1984);
+        let blocks = |items: u64| cuts(items).count(0, items);
+        let [single, whole] = [528, 660].map(|blocks| blocks * 1984);
+        let all = [single, single + 1, whole, whole + 1, 3 * whole, 10_000_000].map(blocks);
+        assert_eq!(all, [528, 660, 660, 1319, 1980, 5280]);
+        assert_eq!([0, 1, 5000, 528 * 128].map(|items| cuts(items).spacing), [LEAST; 4]);
+        for items in (0..40_000_000).step_by(100_003) {
+            let Cuts { spacing, max_move } = cuts(items);
+            let waves = blocks(items) as f64 / 660.0;
+            let of_last = waves - (waves.ceil() - 1.0);
+            assert!(of_last > 0.7 || spacing == LEAST, "{items}: {waves} waves of {spacing}");
+            assert!((LEAST..=1984).contains(&spacing) && max_move * 16 <= spacing);
         }
-        let policy = include_str!("../../../../kernels/policy.cuh");
-        assert!(policy.contains(&format!("#define KERNEL_BLOCKS {RESIDENT}\n")));
+        // An end mark has 16 bits, and the launch needs no permission to use its shared memory.
+        let capacity = capacity(cuts(whole));
+        assert!(capacity <= 1 << 16 && shared_bytes::<f64>(capacity) <= 38 << 10, "{capacity}");
+        let kernel = include_str!("../../../../kernels/csr_groups.cuh");
+        assert!(kernel.contains(&format!("constexpr u32 MOST_LANES = {MOST_LANES};")));
     }
 }
