@@ -352,6 +352,19 @@ mod tests {
     }
 
     #[test]
+    fn packed_sell_multiplies_as_many_vectors_as_it_is_fast_for() {
+        let most = |spec: &str| {
+            let a = spec.parse::<gallery::Spec>().unwrap().generate::<f64>().unwrap();
+            let plan: Plan = "psell".parse().unwrap();
+            plan.most_own_vectors::<f64>(&Analysis::of(a.view()), Target::Gpu)
+        };
+        assert_eq!(most("stencil27,n=45"), usize::MAX);
+        assert_eq!(most("fem3d,n=22"), 16, "rows with the same columns");
+        assert_eq!(most("uniform,rows=200k"), 16, "no shared columns");
+        assert_eq!(most("stencil27,n=20"), 4, "few slices");
+    }
+
+    #[test]
     fn plans_are_checked_when_they_are_made() {
         let new = |sigma, group, split| PsellPlan::new(sigma, ValueEncoding::Packed, group, split);
         assert_eq!(new(3, 4, 9).unwrap().to_string(), "(sigma:3,values:packed,group:4,split:9)");
