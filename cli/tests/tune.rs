@@ -332,7 +332,7 @@ fn remembered(store: &Path, matrix: &str) -> (String, Vec<String>) {
 fn a_run_starts_from_the_stored_decision() {
     let (folder, out, _) = folder();
     let store = folder.path().join("store");
-    let matrix = "gallery:poisson2d,n=60";
+    let matrix = "gallery:poisson2d,n=200";
     let tune = || {
         let args = ["tune", matrix, "--dtype", "f32", "--seconds=0.5", "--out", &out];
         sparseop(&args).env("SPARSEOP_STORE", &store).assert().success();
