@@ -31,8 +31,12 @@ fn group_cuts(items: u64, resident: u64, most: u64) -> Cuts {
         ..=1 if items <= single * most => single,
         waves => resident * waves,
     };
-    let spacing = items.div_ceil(blocks).clamp(LEAST, most);
-    Cuts { spacing, max_move: spacing / u64::from(RESERVE) }
+    cuts_of(items.div_ceil(blocks).clamp(LEAST, most))
+}
+
+/// Cuts at this distance, moved by at most one [`RESERVE`]th of it.
+const fn cuts_of(spacing: u64) -> Cuts {
+    Cuts { spacing, max_move: spacing / RESERVE as u64 }
 }
 
 /// Entries of the shared memory of a block. Cuts may move back, copies begin up to three entries
@@ -74,7 +78,7 @@ impl Groups {
     fn new<T: Scalar>(matrix: &DeviceCsr<T>, gpu: Gpu) -> Result<Self, Error> {
         let kernels = kernels_of(matrix, gpu, Module::from(FILE), "groups")?;
         let resident_of = |most| {
-            let bytes = shared_bytes::<T>(capacity(group_cuts(u64::MAX / 2, 1, most)));
+            let bytes = shared_bytes::<T>(capacity(cuts_of(most)));
             gpu.resident_blocks(kernels.widest(), BLOCK, bytes).map(u64::from)
         };
         let [.., least] = MOST;
