@@ -241,7 +241,7 @@ impl<'a, T: Scalar> TimedEngine<'a, T> {
         let Self { engine, graph, .. } = self;
         let caches = engine.caches().clone();
         let stream = caches.stream();
-        if products < CAPTURED || stream.device() == Device::Cpu {
+        if products < CAPTURED || stream.device() == Device::Cpu || engine.is_separated() {
             return engine.batch(products);
         }
         if graph.is_none() {

@@ -35,6 +35,11 @@ pub(super) trait Engine<T> {
         caches.batch(products, || self.multiply())
     }
 
+    /// True if a batch separates its products, which are then not launched as graphs.
+    fn is_separated(&self) -> bool {
+        false
+    }
+
     /// Number and layout of its vectors.
     fn vectors_shape(&self) -> MultivectorShape {
         MultivectorShape::ONE

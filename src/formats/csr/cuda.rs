@@ -1,8 +1,9 @@
 //! CSR on a GPU: some lanes per row, or a block per chunk of about equally many entries and row
 //! ends.
 
-mod inodes;
+mod rows;
 mod spmm;
+mod spmm_times;
 
 use super::chunks::{Chunk, ChunkOptions, Cuts};
 use super::{CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};

@@ -209,12 +209,12 @@ impl Format for Psell {
     fn own_spmm_units(analysis: &Analysis, on: Target) -> usize {
         // With fewer it is not much slower.
         match on {
-            Target::Gpu if PsellPlan::is_slow_for_spmm(analysis) => 2,
             Target::Gpu
-                if PsellPlan::has_inodes(analysis) || !PsellPlan::is_fast_for_spmm(analysis) =>
+                if PsellPlan::is_slow_for_spmm(analysis) || PsellPlan::has_inodes(analysis) =>
             {
-                8
+                2
             }
+            Target::Gpu if !PsellPlan::is_fast_for_spmm(analysis) => 8,
             _ => usize::MAX,
         }
     }

@@ -138,7 +138,7 @@ impl PsellPlan {
     }
 
     /// True if consecutive rows seem to have the same columns, those of dense blocks, so that CSR
-    /// is faster with many vectors: docs/history/2026-11-30-spmm-by-groups.md.
+    /// is faster with several units of vectors: docs/history/2026-11-30-spmm-by-rows.md.
     pub(crate) fn has_inodes(analysis: &Analysis) -> bool {
         /// Least share of contiguous entries, and largest share of shifted ones. Finite elements
         /// with three unknowns per node have at least 0.67 and 0, stencils 0.66 and 0.9.
@@ -360,7 +360,7 @@ mod tests {
             plan.most_own_vectors::<f64>(&Analysis::of(a.view()), Target::Gpu)
         };
         assert_eq!(most("stencil27,n=45"), usize::MAX);
-        assert_eq!(most("fem3d,n=22"), 16, "rows with the same columns");
+        assert_eq!(most("fem3d,n=22"), 4, "rows with the same columns");
         assert_eq!(most("uniform,rows=200k"), 16, "no shared columns");
         assert_eq!(most("stencil27,n=20"), 4, "few slices");
     }

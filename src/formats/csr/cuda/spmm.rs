@@ -1,13 +1,13 @@
 //! SpMM with CSR on a GPU, by chunks: a thread multiplies each entry with a unit of adjacent
-//! vectors. With several units a group of lanes shares the entries, with many those of an i-node.
+//! vectors. With several units a group of lanes shares the entries of a chunk, or those of a row.
 
 use super::super::chunks::Cuts;
 use super::super::constants::RESERVE;
-use super::inodes::Inodes;
+use super::rows::RowSpmm;
 use super::{DeviceAssignment, DeviceChunks, DeviceCsr};
 use crate::device::{BLOCK, Gpu, Launch, Module, Queue, Scratch, kernels};
 use crate::formats::{DeviceSpmm, DeviceVectors, UnitKernels};
-use crate::{Error, ErrorKind, Scalar};
+use crate::{Error, Scalar};
 use std::sync::Arc;
 
 /// Name of the kernel file.
@@ -57,10 +57,10 @@ pub(super) struct ChunkSpmm<T> {
     /// For one unit of vectors, with the chunks of `csr(balanced)`: kernels, and words by which a
     /// chunk passes on its sums of a row that continues in the next chunk.
     single: Option<(UnitKernels, Scratch<u64>)>,
-    /// For more vectors, or for every number with another plan.
+    /// For more vectors, or for every number with another plan, where they are the fastest.
     groups: Option<Groups>,
-    /// For as many vectors as the largest groups have.
-    inodes: Option<Inodes>,
+    /// The kernels for more vectors than `single` multiplies.
+    rows: Option<RowSpmm>,
 }
 
 /// Groups of lanes that multiply several units. They copy the matrix to shared memory, past the L1;
@@ -131,15 +131,12 @@ impl<T: Scalar> ChunkSpmm<T> {
                 Some((kernels_of(&matrix, gpu, module, &kind)?, Scratch::cleared(gpu, words)))
             }
         };
-        let has_groups = most > Self::UNIT || single.is_none();
-        let groups = has_groups.then(|| Groups::new(&matrix, gpu)).transpose()?;
-        let inodes = match (most > MOST_LANES / 2 * Self::UNIT).then(|| Inodes::of(&matrix.matrix))
-        {
-            None => None,
-            Some(Err(error)) if error.kind() == ErrorKind::OutOfMemory => None,
-            Some(inodes) => inodes?,
-        };
-        Ok(Self { single, groups, inodes, matrix })
+        let has_units = most > Self::UNIT || single.is_none();
+        let has_table = most > Self::UNIT;
+        let rows = has_units.then(|| RowSpmm::of(&matrix.matrix, has_table)).transpose()?;
+        let needs_groups = rows.as_ref().is_some_and(RowSpmm::needs_groups);
+        let groups = needs_groups.then(|| Groups::new(&matrix, gpu)).transpose()?;
+        Ok(Self { single, groups, rows, matrix })
     }
 
     /// Multiplies one unit of vectors.
@@ -223,8 +220,8 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
 
     unsafe fn multiply(&self, queue: &Queue, vectors: DeviceVectors<T>) -> Result<(), Error> {
         let unit = vectors.unit().expect("the caller has vectors with a unit");
-        let (single, groups) = (self.single.as_ref(), self.groups.as_ref());
-        let single = single.filter(|_| vectors.count <= unit || groups.is_none());
+        let single = self.single.as_ref();
+        let single = single.filter(|_| vectors.count <= unit || self.rows.is_none());
         // Several launches if the alignment of `x` permits only narrow units.
         let step = if single.is_some() { unit } else { MOST_LANES * unit };
         for first in (0..vectors.count).step_by(step) {
@@ -236,13 +233,15 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
             };
             // SAFETY: the caller's promise.
             unsafe {
-                match (single, groups, &self.inodes) {
-                    (Some(single), ..) => self.multiply_unit(single, queue, own)?,
-                    (None, _, Some(inodes)) if own.count > MOST_LANES / 2 * unit => {
-                        inodes.multiply(&self.matrix.matrix, queue, own)?;
+                match (single, &self.rows) {
+                    (Some(single), _) => self.multiply_unit(single, queue, own)?,
+                    (None, Some(rows)) => {
+                        if !rows.multiply(&self.matrix.matrix, queue, own)? {
+                            let groups = self.groups.as_ref().expect("`of` has made what is used");
+                            self.multiply_units(groups, queue, own)?;
+                        }
                     }
-                    (None, Some(groups), _) => self.multiply_units(groups, queue, own)?,
-                    (None, None, _) => unreachable!("`of` has made one of them"),
+                    (None, None) => unreachable!("`of` has made one of them"),
                 }
             }
         }
@@ -251,7 +250,7 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
 
     fn bytes(&self) -> u64 {
         let groups = self.groups.as_ref().map_or(0, |groups| groups.chunks.chunks.bytes());
-        groups + self.inodes.as_ref().map_or(0, Inodes::bytes)
+        groups + self.rows.as_ref().map_or(0, RowSpmm::bytes)
     }
 }
 
@@ -259,7 +258,8 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
 #[cfg(feature = "cuda")]
 mod tests {
     use super::super::CsrPlan;
-    use super::super::inodes::{Blocks, inodes_of};
+    use super::super::rows::{KernelChoice, inodes_of, measure};
+    use super::super::spmm_times::LengthSums;
     use super::*;
     use crate::device::{CsrSource, Device, DeviceVec, Stream};
     use crate::formats::{Layout, ResidentMatrix, SpmmData, SpmmShape};
@@ -328,40 +328,111 @@ mod tests {
             let cols = (0..length).map(move |k| (first(k) * 7 + k * 13) % 999);
             std::iter::repeat_n(cols, count(run))
         });
-        (of_rows(1001, rows), (0..runs).map(|run| count(run).div_ceil(4)).sum())
+        (of_rows(1001, rows), (0..runs).map(|run| count(run).div_ceil(3)).sum())
+    }
+
+    /// Bits of rows with the columns of the row before them.
+    fn repeats_of<T: Scalar>(a: &CsrMatrix<T>) -> Vec<u32> {
+        let row = |row: usize| &a.col_idx()[a.row_ptr()[row]..a.row_ptr()[row + 1]];
+        let mut repeats = vec![0; a.nrows().div_ceil(32)];
+        let repeated = (1..a.nrows()).filter(|&i| row(i) == row(i - 1));
+        repeated.for_each(|i| repeats[i / 32] |= 1u32 << (i % 32));
+        repeats
     }
 
     #[test]
     fn rows_alike_are_as_many_as_their_inodes() {
         for runs in [1, 40, 700, 4000] {
             let (a, count) = alike::<f64>(runs);
-            let row = |row: usize| &a.col_idx()[a.row_ptr()[row]..a.row_ptr()[row + 1]];
-            let mut repeats = vec![0; a.nrows().div_ceil(32)];
-            (1..a.nrows())
-                .filter(|&i| row(i) == row(i - 1))
-                .for_each(|i| repeats[i / 32] |= 1u32 << (i % 32));
-            let inodes = inodes_of(a.row_ptr(), &repeats).unwrap().unwrap();
+            let inodes = inodes_of(a.row_ptr(), &repeats_of(&a)).unwrap();
             assert_eq!(inodes.len(), count + 1, "{runs}");
-            assert!(Blocks::of::<f32>(&inodes, 132).is_some(), "{runs}");
         }
     }
 
-    /// Checks i-nodes in blocks of a few, of some and of many.
-    fn check_alike<T: Scalar>(device: &Device) {
-        let Device::Cuda(gpu) = device else { unreachable!("a GPU") };
-        for runs in [1, 40, 700, 4000].into_iter().filter(|&runs| runs < 700 || !few_cases()) {
-            let (a, count) = alike::<T>(runs);
+    #[test]
+    fn lengths_and_rows_alike_are_measured_on_the_gpu() {
+        let Some(Device::Cuda(gpu)) = gpu() else { return };
+        let lengths = [0, 1, 4, 9, 31, 2, 70, 3, 150, 5, 5, 5];
+        let unlike = scattered::<f64>(10_003, 700, |row| lengths[row * row % lengths.len()]);
+        for a in [unlike, alike(1).0, alike(700).0] {
             let source = CsrSource::upload(a.view(), *gpu).unwrap();
             let packed = DeviceCsr::from_device(CsrPlan::Balanced, &source).unwrap();
-            let inodes = Inodes::of(&packed.matrix).unwrap().expect("rows alike");
-            assert_eq!(inodes.inodes.len(), count + 1);
-            check(device, &a, &format!("{runs} runs of rows"));
+            let (measured, bits) = measure(&packed.matrix).unwrap();
+            let lengths: Vec<u32> =
+                a.row_ptr().windows(2).map(|row| (row[1] - row[0]) as u32).collect();
+            let repeats = repeats_of(&a);
+            let is_repeated = |&row: &usize| repeats[row / 32] >> (row % 32) & 1 == 1;
+            let repeated =
+                (0..a.nrows()).filter(is_repeated).map(|row| u64::from(lengths[row])).sum();
+            assert_eq!(measured, LengthSums { repeated, ..LengthSums::of(lengths) });
+            assert_eq!(bits.to_vec().unwrap(), repeats);
+        }
+    }
+
+    /// Checks few, some and many rows alike.
+    fn check_alike<T: Scalar>(device: &Device) {
+        for runs in [1, 40, 700, 4000].into_iter().filter(|&runs| runs < 700 || !few_cases()) {
+            check(device, &alike::<T>(runs).0, &format!("{runs} runs of rows"));
+        }
+    }
+
+    /// Checks rows and i-nodes with every number of groups for each, whichever is the fastest.
+    fn check_splits<T: Scalar>(device: &Device) {
+        let Device::Cuda(gpu) = device else { unreachable!("a GPU") };
+        let lengths = [0, 1, 4, 9, 31, 2, 70, 3, 150, 5];
+        let unlike = scattered::<T>(1003, 700, |row| lengths[row % lengths.len()]);
+        for (name, a) in [("unlike", unlike), ("alike", alike(40).0)] {
+            let source = CsrSource::upload(a.view(), *gpu).unwrap();
+            let matrix = Arc::new(DeviceCsr::from_device(CsrPlan::Balanced, &source).unwrap());
+            let inodes = inodes_of(a.row_ptr(), &repeats_of(&a)).unwrap();
+            for split in 0..=5 {
+                let split =
+                    |shift: usize| (split as u32).clamp(u32::from(shift == 0), 5 - shift as u32);
+                let rows = std::array::from_fn(|shift| KernelChoice::Rows { split: split(shift) });
+                let alike = std::array::from_fn(|shift| match shift {
+                    0 => rows[0],
+                    shift => KernelChoice::Inodes { split: split(shift) },
+                });
+                for kernels in [rows, alike] {
+                    let rows = RowSpmm::load(&matrix.matrix, kernels, Some(&inodes)).unwrap();
+                    let (matrix, rows) = (matrix.clone(), Some(rows));
+                    let spmm = ChunkSpmm { single: None, groups: None, rows, matrix };
+                    check_spmm(device, &spmm, &a, &format!("{name}, {kernels:?}"));
+                }
+            }
+        }
+    }
+
+    /// Checks products of even numbers of vectors.
+    fn check_spmm<T: Scalar>(device: &Device, spmm: &ChunkSpmm<T>, a: &CsrMatrix<T>, name: &str) {
+        let stream = Stream::new(device).unwrap();
+        let x = x_vector::<T>(a.ncols());
+        for count in [2, 6, 10, 16, 24, 40, 70] {
+            let factor = |x: T, v: usize| T::from_f64(x.to_f64() * (v + 1) as f64);
+            let rows = x.iter().flat_map(|&x| (0..count).map(move |v| factor(x, v)));
+            let rows = DeviceVec::from_slice(device, &rows.collect::<Vec<T>>()).unwrap();
+            let nothing = vec![T::from_f64(f64::NAN); count * a.nrows()];
+            let y = DeviceVec::from_slice(device, &nothing).unwrap();
+            let (x_ptr, y_ptr) = (rows.ptr(), y.ptr());
+            let (stride, row, vector) = (count, count, 1);
+            let vectors = DeviceVectors { x: x_ptr, stride, y: y_ptr, row, vector, count };
+            // SAFETY: multivectors of this matrix and this number of vectors.
+            unsafe { spmm.multiply(stream.queue().unwrap(), vectors).unwrap() };
+            stream.synchronize().unwrap();
+            let y = y.to_vec().unwrap();
+            for v in [0, count / 2, count - 1] {
+                let own: Vec<T> = (0..a.nrows()).map(|row| y[row * count + v]).collect();
+                let x: Vec<T> = x.iter().map(|&x| factor(x, v)).collect();
+                let checked = Oracle::of(a.view(), &x).check(&own);
+                checked.unwrap_or_else(|wrong| panic!("{name}, {v} of {count}: {wrong}"));
+            }
         }
     }
 
     fn check_all<T: Scalar>() {
         let Some(device) = gpu() else { return };
         check_alike::<T>(device);
+        check_splits::<T>(device);
         awkward::<T>().iter().for_each(|(name, a)| check(device, a, name));
         if !few_cases() {
             let large = large::<T>();

@@ -1,0 +1,178 @@
+//! Expected times of SpMM with CSR on a GPU by each of its kernels, which decide between them.
+//!
+//! The constants are fitted to times of 41 matrices on an H200, each with 4 to 16 units of vectors,
+//! and extrapolated to one and two: docs/history/2026-11-30-spmm-by-rows.md.
+
+use crate::device::WARP;
+
+/// Number of sums of largest lengths: the same constant is in `kernels/csr_rows.cu`.
+const LENGTH_SUMS: usize = 5;
+
+/// Entries of a row that a group gathers together: `GROUP_ENTRIES` in `kernels/csr_groups.cuh`.
+const GROUP_ENTRIES: f64 = 4.0;
+
+/// Multiprocessors of the GPU of the measurement.
+const MEASURED_MULTIPROCESSORS: f64 = 132.0;
+
+/// Row lengths of a matrix, or numbers of entries of the rows of its i-nodes. `MeasuredLengths` in
+/// `kernels/csr_rows.cu`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct LengthSums {
+    /// Sums of the largest lengths of 1, 2, 4, 8 and 16 adjacent rows.
+    pub(super) sums: [u64; LENGTH_SUMS],
+    /// Largest length.
+    pub(super) longest: u64,
+    /// Number of entries of rows with the columns of the row before them.
+    pub(super) repeated: u64,
+}
+
+impl LengthSums {
+    /// Of rows with these lengths, none of which repeats another one.
+    pub(super) fn of(lengths: impl IntoIterator<Item = u32>) -> Self {
+        let (mut own, mut largest) = (Self::default(), [0; LENGTH_SUMS]);
+        for (row, length) in lengths.into_iter().enumerate() {
+            own.longest = own.longest.max(u64::from(length));
+            for (i, largest) in largest.iter_mut().enumerate() {
+                // The first of as many adjacent rows.
+                if row % (1 << i) == 0 {
+                    *largest = 0;
+                }
+                own.sums[i] += u64::from(length.saturating_sub(*largest));
+                *largest = length.max(*largest);
+            }
+        }
+        own
+    }
+}
+
+/// Groups of lanes that share the entries of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RowSplit {
+    /// Binary logarithm of their number.
+    pub(super) split: u32,
+    /// Expected time of a product.
+    pub(super) microseconds: f64,
+}
+
+/// Terms of the time of a kernel that multiplies row by row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowTerms {
+    /// Time of an empty product, in microseconds.
+    start: f64,
+    /// Nanoseconds of a warp, of its step over the next entries of its rows, and of each row of a
+    /// step, if all multiprocessors are busy.
+    warp: f64,
+    step: f64,
+    row: f64,
+    /// Microseconds of a step if it waits for nothing but its gathers.
+    latency: f64,
+}
+
+impl RowTerms {
+    /// Rows one by one.
+    pub(super) const ROWS: Self =
+        Self { start: 1.3, warp: 0.17, step: 0.185, row: 0.007, latency: 0.5 };
+    /// I-nodes.
+    pub(super) const INODES: Self =
+        Self { start: 1.1, warp: 0.48, step: 0.265, row: 0.041, latency: 0.64 };
+
+    /// The fastest split of `rows` rows of these lengths among groups of `1 << shift` lanes.
+    pub(super) fn fastest(
+        self,
+        lengths: &LengthSums,
+        rows: usize,
+        shift: u32,
+        multiprocessors: usize,
+    ) -> RowSplit {
+        let time = |split: u32| {
+            let adjacent = WARP.ilog2() - shift - split;
+            let (rows_of_warp, parts) = (1_usize << adjacent, f64::from(1 << split));
+            let warps = rows.div_ceil(rows_of_warp) as f64;
+            let entries = GROUP_ENTRIES * parts;
+            let steps = lengths.sums[adjacent as usize] as f64 / entries + warps / 2.0;
+            let step = self.step + self.row * rows_of_warp as f64;
+            let scale = MEASURED_MULTIPROCESSORS / multiprocessors as f64;
+            let busy = (warps * self.warp + steps * step) * scale * 1e-3;
+            let waiting = self.latency * (lengths.longest as f64 / entries + 1.0);
+            RowSplit { split, microseconds: self.start + larger(busy, waiting) }
+        };
+        // With one lane, 32 rows of a warp would exceed the sums.
+        let least = u32::from(shift == 0);
+        let times = (least..=WARP.ilog2() - shift).map(time);
+        times.min_by(|a, b| a.microseconds.total_cmp(&b.microseconds)).expect("at least one split")
+    }
+}
+
+/// Expected microseconds of groups of `1 << shift` lanes, each with a part of the entries.
+pub(super) fn of_groups(nrows: usize, nnz: usize, shift: u32, multiprocessors: usize) -> f64 {
+    /// Microseconds of a block, and of the start of many.
+    const BLOCK: f64 = 5.6;
+    const START: f64 = 1.5;
+    /// Picoseconds of an entry, of a lane of an entry and of a lane of a row.
+    const ENTRY: f64 = 4.5;
+    const LANE: f64 = 1.41;
+    const ROW: f64 = 7.4;
+    let lanes = f64::from(1 << shift);
+    let scale = MEASURED_MULTIPROCESSORS / multiprocessors as f64;
+    let entries = (ENTRY + LANE * lanes) * nnz as f64;
+    let rows = ROW * lanes * nrows as f64;
+    larger(BLOCK, START + (entries + rows) * scale * 1e-6)
+}
+
+/// The larger of two times that overlap for the most part.
+fn larger(a: f64, b: f64) -> f64 {
+    (a.powi(3) + b.powi(3)).cbrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_adjacent_rows() {
+        let lengths = LengthSums::of([3, 1, 0, 7, 2]);
+        let expected = LengthSums { sums: [13, 12, 9, 7, 7], longest: 7, repeated: 0 };
+        assert_eq!(lengths, expected);
+        assert_eq!(LengthSums::of([]), LengthSums::default());
+        let kernel = include_str!("../../../../kernels/csr_rows.cu");
+        assert!(kernel.contains(&format!("constexpr u32 LENGTH_SUMS = {LENGTH_SUMS};")));
+        let groups = include_str!("../../../../kernels/csr_groups.cuh");
+        assert!(groups.contains("constexpr u32 GROUP_ENTRIES = 4,"));
+    }
+
+    /// Split of rows, and whether it is expected to be faster than groups.
+    fn split(lengths: &[u32], shift: u32) -> (u32, bool) {
+        let nnz = lengths.iter().map(|&length| length as usize).sum();
+        let fastest = RowTerms::ROWS.fastest(
+            &LengthSums::of(lengths.iter().copied()),
+            lengths.len(),
+            shift,
+            132,
+        );
+        (fastest.split, fastest.microseconds < of_groups(lengths.len(), nnz, shift, 132))
+    }
+
+    #[test]
+    fn rows_are_split_where_that_is_faster() {
+        assert_eq!(split(&[7; 64_000], 2), (0, true), "a stencil");
+        assert_eq!(split(&[72; 1213], 2), (3, true), "few rows");
+        assert_eq!(split(&[27; 512_000], 4), (0, true), "many vectors");
+        assert!(split(&[27; 512_000], 2).1, "long rows");
+        let mut skewed = vec![7; 64_000];
+        skewed[30_000] = 4000;
+        assert!(!split(&skewed, 2).1, "a long row");
+        let alternate: Vec<u32> = (0..60_000).map(|row| 1 + row % 8 / 7 * 40).collect();
+        assert!(!split(&alternate, 2).1, "rows of different lengths in a warp");
+    }
+
+    #[test]
+    fn every_group_has_a_split() {
+        let lengths = LengthSums::of([5; 100]);
+        for shift in 0..=4 {
+            let RowSplit { split, microseconds } =
+                RowTerms::INODES.fastest(&lengths, 100, shift, 132);
+            assert!(split + shift <= 5 && split + shift >= 1 && microseconds.is_finite());
+        }
+    }
+}
