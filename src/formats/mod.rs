@@ -373,8 +373,8 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
         0
     }
 
-    /// SpMM with the matrix on its GPU, if the format has kernels for it. More than `most` vectors
-    /// need not be fast.
+    /// SpMM with the matrix on its GPU, if the format has kernels for it. Without tables beside the
+    /// matrix, products of many vectors may be slow.
     ///
     /// # Errors
     ///
@@ -382,7 +382,7 @@ pub(crate) trait DeviceMatrix<T: Scalar>: Debug + Send + Sync + 'static {
     fn spmm(
         self: Arc<Self>,
         _: Gpu,
-        _most: usize,
+        _has_tables: bool,
     ) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
         Ok(None)
     }

@@ -159,7 +159,7 @@ pub(crate) enum SpmmData<T: Scalar> {
 
 impl<T: Scalar> SpmmData<T> {
     /// Creates the data for a matrix of `ncols` columns. None if it is on a GPU and its format has
-    /// no kernels for SpMM. More than `most` vectors need not be multiplied fast.
+    /// no kernels for SpMM. Without tables products of many vectors may be slow.
     ///
     /// # Errors
     ///
@@ -167,11 +167,11 @@ impl<T: Scalar> SpmmData<T> {
     pub(crate) fn of(
         matrix: &ResidentMatrix<T>,
         ncols: usize,
-        most: usize,
+        has_tables: bool,
     ) -> Result<Option<Self>, Error> {
         Ok(match matrix {
             ResidentMatrix::Host(_) => Some(Self::Host(Mutex::default())),
-            ResidentMatrix::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu, most)? {
+            ResidentMatrix::Gpu(gpu, matrix) => match matrix.clone().spmm(*gpu, has_tables)? {
                 Some(spmm) => Some(Self::Gpu(Box::new(GpuSpmm::new(spmm, *gpu, ncols)?))),
                 None => None,
             },

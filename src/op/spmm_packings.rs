@@ -150,13 +150,13 @@ impl<T: Scalar> SparseOp<T> {
     ) -> Result<formats::SpmmData<T>, Error> {
         let limit = self.auxiliary_builder().memory_limit;
         let limit = limit.map_or(u64::MAX, |limit| limit.saturating_sub(bytes));
-        let data_of = |most| {
-            let data = formats::SpmmData::of(matrix, self.ncols, most)?;
+        let data_of = |has_tables| {
+            let data = formats::SpmmData::of(matrix, self.ncols, has_tables)?;
             Ok(data.expect("a packing with a limit above 0 has kernels for SpMM"))
         };
-        let data = match data_of(usize::MAX) {
+        let data = match data_of(true) {
             Ok(data) if data.bytes() <= limit => return Ok(data),
-            Ok(_) | Err(Error::GpuMemory { .. }) => data_of(1)?,
+            Ok(_) | Err(Error::GpuMemory { .. }) => data_of(false)?,
             Err(error) => return Err(error),
         };
         let needed = data.bytes();

@@ -32,7 +32,7 @@ pub(crate) fn check_few<T: Scalar>(format: FormatKind) {
         check(&product(&Device::Cpu, &matrix, nrows, &x));
         scaled::check(&Device::Cpu, &matrix, &a, &x, text);
         update::check(&Device::Cpu, &plan, &a, &x, text);
-        let data = SpmmData::of(&matrix, ncols, usize::MAX).unwrap().unwrap();
+        let data = SpmmData::of(&matrix, ncols, true).unwrap().unwrap();
         let layout = Layout::ColumnMajor;
         let count = matrix.spmm_limit(layout).min(5);
         let shape = SpmmShape { count, ncols, nrows, layout };

@@ -355,9 +355,9 @@ impl<T: Scalar> DeviceMatrix<T> for DeviceCsr<T> {
     fn spmm(
         self: Arc<Self>,
         gpu: Gpu,
-        most: usize,
+        has_tables: bool,
     ) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
-        Ok(Some(Box::new(ChunkSpmm::of(self, gpu, most)?)))
+        Ok(Some(Box::new(ChunkSpmm::of(self, gpu, has_tables)?)))
     }
 
     fn device_bytes(&self) -> u64 {

@@ -307,9 +307,9 @@ impl<T: Scalar> DeviceMatrix<T> for DevicePsell<T> {
     fn spmm(
         self: Arc<Self>,
         gpu: Gpu,
-        most: usize,
+        has_tables: bool,
     ) -> Result<Option<Box<dyn DeviceSpmm<T>>>, Error> {
-        Ok(Some(Box::new(Spmm::new(self, gpu, most)?)))
+        Ok(Some(Box::new(Spmm::new(self, gpu, has_tables)?)))
     }
 
     fn device_bytes(&self) -> u64 {

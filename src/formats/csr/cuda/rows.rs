@@ -119,12 +119,12 @@ pub(super) struct RowSpmm {
 
 impl RowSpmm {
     /// Measures the rows of a matrix, and loads the kernels that are the fastest for groups of some
-    /// number of lanes, those of i-nodes if `has_table` and there is memory for their table.
+    /// number of lanes, those of i-nodes if `has_tables` and there is memory for theirs.
     ///
     /// # Errors
     ///
     /// Errors of the GPU and of kernel compilation.
-    pub(super) fn of<T: Scalar>(matrix: &CsrBuffers<T>, has_table: bool) -> Result<Self, Error> {
+    pub(super) fn of<T: Scalar>(matrix: &CsrBuffers<T>, has_tables: bool) -> Result<Self, Error> {
         let (gpu, nrows, nnz) = (matrix.gpu, matrix.nrows, matrix.values.len());
         let is_counted = u32::try_from(nrows.saturating_add(BLOCK as usize)).is_ok();
         if nnz == 0 || !is_counted {
@@ -142,7 +142,7 @@ impl RowSpmm {
             let kernels = fastest(Some((&of_inodes, table.len() - 1)));
             Self::load(matrix, kernels, Some(&table)).map(Some)
         };
-        let with_inodes = if has_table { with_inodes() } else { Ok(None) };
+        let with_inodes = if has_tables { with_inodes() } else { Ok(None) };
         match with_inodes {
             Ok(Some(rows)) => Ok(rows),
             Err(error) if error.kind() != ErrorKind::OutOfMemory => Err(error),

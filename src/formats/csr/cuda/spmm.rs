@@ -116,12 +116,13 @@ impl<T: Scalar> ChunkSpmm<T> {
     /// Number of vectors of the widest unit.
     const UNIT: usize = DeviceVectors::<T>::UNITS[0];
 
-    /// Loads the kernels on the GPU of a matrix, for fast products of up to `most` vectors.
+    /// Loads the kernels on the GPU of a matrix. Without tables several units of vectors are
+    /// multiplied one after another if the plan has kernels for one unit.
     ///
     /// # Errors
     ///
     /// Errors of the GPU and of kernel compilation.
-    pub(super) fn of(matrix: Arc<DeviceCsr<T>>, gpu: Gpu, most: usize) -> Result<Self, Error> {
+    pub(super) fn of(matrix: Arc<DeviceCsr<T>>, gpu: Gpu, has_tables: bool) -> Result<Self, Error> {
         let single = match &matrix.assignment {
             DeviceAssignment::Lanes(_) => None,
             DeviceAssignment::Chunks(table, _) => {
@@ -131,9 +132,8 @@ impl<T: Scalar> ChunkSpmm<T> {
                 Some((kernels_of(&matrix, gpu, module, &kind)?, Scratch::cleared(gpu, words)))
             }
         };
-        let has_units = most > Self::UNIT || single.is_none();
-        let has_table = most > Self::UNIT;
-        let rows = has_units.then(|| RowSpmm::of(&matrix.matrix, has_table)).transpose()?;
+        let has_rows = has_tables || single.is_none();
+        let rows = has_rows.then(|| RowSpmm::of(&matrix.matrix, has_tables)).transpose()?;
         let needs_groups = rows.as_ref().is_some_and(RowSpmm::needs_groups);
         let groups = needs_groups.then(|| Groups::new(&matrix, gpu)).transpose()?;
         Ok(Self { single, groups, rows, matrix })
@@ -280,7 +280,7 @@ mod tests {
         let (nrows, ncols) = (a.nrows(), a.ncols());
         let plan: crate::formats::Plan = plan.parse().unwrap();
         let matrix = ResidentMatrix::on(device, plan.pack(a.view()).unwrap()).unwrap();
-        let data = SpmmData::of(&matrix, ncols, usize::MAX).unwrap().unwrap();
+        let data = SpmmData::of(&matrix, ncols, true).unwrap().unwrap();
         let stream = Stream::new(device).unwrap();
         let x = x_vector::<T>(ncols);
         let vector = |v: usize| x.iter().map(move |x| T::from_f64(x.to_f64() * (v + 1) as f64));

@@ -34,12 +34,16 @@ pub(crate) struct Spmm<T> {
 }
 
 impl<T: Scalar> Spmm<T> {
-    /// Loads the kernels on the matrix's GPU, for fast products of up to `most` vectors.
+    /// Loads the kernels on the matrix's GPU. Without tables there is no sliding window.
     ///
     /// # Errors
     ///
     /// Errors of kernel compilation.
-    pub(crate) fn new(matrix: Arc<DevicePsell<T>>, gpu: Gpu, most: usize) -> Result<Self, Error> {
+    pub(crate) fn new(
+        matrix: Arc<DevicePsell<T>>,
+        gpu: Gpu,
+        has_tables: bool,
+    ) -> Result<Self, Error> {
         let module_name = matrix.values.form().spmm_module();
         let headers = matrix.headers.to_vec()?;
         let group = if is_grouped(&headers, matrix.group) { matrix.group } else { 1 };
@@ -49,8 +53,7 @@ impl<T: Scalar> Spmm<T> {
         let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());
         let sums = Scratch::new(gpu, pieces * DeviceVectors::<T>::MAX);
         // If the GPU does not have enough memory for it, the standard kernel is used.
-        let has_window = most > DeviceVectors::<T>::UNITS[0];
-        let window = match has_window.then(|| SlidingWindow::of(&matrix, &headers, gpu)) {
+        let window = match has_tables.then(|| SlidingWindow::of(&matrix, &headers, gpu)) {
             None | Some(Err(Error::GpuMemory { .. })) => None,
             Some(window) => window?.map(Arc::new),
         };
