@@ -10,14 +10,16 @@
 
 OVERLAPPING
 
-// Largest number of rows of an i-node, `MOST_ROWS` in src/formats/csr/cuda/rows.rs, and of entries
-// of a row that is compared with the one before.
-constexpr u32 MOST_ROWS = 3, MOST_COMPARED = 2048;
+// Largest number of rows of an i-node: `MOST_ROWS` in src/formats/csr/cuda/rows.rs.
+constexpr u32 MOST_ROWS = 3;
+
+// Largest number of entries of a row that is compared with the one before.
+constexpr u32 MOST_COMPARED = 2048;
 
 // Number of sums of largest lengths: of 1, 2, 4, 8 and 16 adjacent rows.
 constexpr u32 LENGTH_SUMS = 5;
 
-// What is measured of the rows of a matrix. `LengthSums` in src/formats/csr/cuda/spmm_times.rs.
+// Statistics of the lengths of rows. `LengthSums` in src/formats/csr/cuda/spmm_times.rs.
 struct MeasuredLengths {
     // Sum of the largest lengths of 1, 2, 4, 8 and 16 adjacent rows.
     u64 sums[LENGTH_SUMS];

@@ -163,9 +163,7 @@ impl<T: Scalar> PreparedSpmm<T> {
             products,
         })
     }
-}
 
-impl<T: Scalar> PreparedSpmm<T> {
     fn answer(&mut self, y: &mut [T]) -> Result<(), Error> {
         self.products.copy_from(y)?;
         self.multiply()?;
@@ -212,7 +210,7 @@ impl<T: Scalar> Separator<T> {
     }
 }
 
-/// A product, and what separates it from the next one.
+/// A product with what separates it from the next one, if they would overlap.
 struct TimedSpmm<T: Scalar> {
     product: PreparedSpmm<T>,
     separator: Option<Separator<T>>,
@@ -230,7 +228,7 @@ impl<T: Scalar> Engine<T> for TimedSpmm<T> {
     fn batch(&mut self, products: u32) -> Result<f64, Error> {
         let Self { product, separator } = self;
         let caches = product.session.caches().clone();
-        // The caches are filled before every product of a cold batch.
+        // A single product overlaps with none.
         let separator = separator.as_mut().filter(|_| products > 1);
         let Some(separator) = separator else {
             return caches.batch(products, || product.multiply());
@@ -241,7 +239,7 @@ impl<T: Scalar> Engine<T> for TimedSpmm<T> {
             separator.enqueue(stream)
         })?;
         let alone = caches.batch(products, || separator.enqueue(stream))?;
-        // Noise may not make it the fastest.
+        // A lower bound: noise must not make it the fastest.
         Ok((both - alone).max(both / 4.0))
     }
 

@@ -15,7 +15,7 @@ const FILE: &str = "csr_rows";
 /// Largest number of rows of an i-node: the same constant is in `kernels/csr_rows.cu`.
 const MOST_ROWS: usize = 3;
 
-/// Rows per i-node, by entries, below which rows are multiplied one by one.
+/// Least mean number of rows of an i-node, by entries.
 const LEAST_ROWS: f64 = 1.3;
 
 /// Number of sizes of a group: 1 to 16 lanes.
@@ -55,7 +55,7 @@ pub(super) fn inodes_of(row_ptr: &[usize], repeats: &[u32]) -> Result<Vec<InodeS
     Ok(inodes)
 }
 
-/// Kernel of SpMM for groups of some number of lanes.
+/// Choice of a kernel of SpMM for groups of lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelChoice {
     /// Groups share all entries: [`Groups`](super::spmm).
@@ -66,7 +66,7 @@ pub(super) enum KernelChoice {
     Inodes { split: u32 },
 }
 
-/// Kernels for groups of 1, 2, 4, 8 and 16 lanes.
+/// Choices for groups of 1, 2, 4, 8 and 16 lanes.
 pub(super) type KernelChoices = [KernelChoice; SHIFTS];
 
 /// The fastest kernels for a matrix whose rows, and i-nodes if it has some, have these lengths.
@@ -126,8 +126,8 @@ impl RowSpmm {
     /// Errors of the GPU and of kernel compilation.
     pub(super) fn of<T: Scalar>(matrix: &CsrBuffers<T>, has_tables: bool) -> Result<Self, Error> {
         let (gpu, nrows, nnz) = (matrix.gpu, matrix.nrows, matrix.values.len());
-        let is_counted = u32::try_from(nrows.saturating_add(BLOCK as usize)).is_ok();
-        if nnz == 0 || !is_counted {
+        let fits_u32 = u32::try_from(nrows.saturating_add(BLOCK as usize)).is_ok();
+        if nnz == 0 || !fits_u32 {
             return Self::load(matrix, [KernelChoice::Groups; SHIFTS], None);
         }
         let (lengths, repeats) = measure(matrix)?;
@@ -150,7 +150,7 @@ impl RowSpmm {
         }
     }
 
-    /// Loads the kernels with these names, for a matrix with these i-nodes.
+    /// Loads the kernels that are chosen, for a matrix with these i-nodes.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl RowSpmm {
             Launch::new(blocks, BLOCK).with_shared(shared_bytes::<T>(shift, rows))
         };
         let (cols, values) = (matrix.col_idx.ptr(), matrix.values.ptr());
-        let vectors_of = |kernels: &UnitKernels| *kernels.of(&vectors).1;
+        let kernel_for = |kernels: &UnitKernels| *kernels.of(&vectors).1;
         let (kernel, launch) = match (self.kernels[shift as usize], &self.rows, &self.inodes) {
             (KernelChoice::Rows { split }, Some(kernels), _) => {
                 let launch = launch_of(matrix.nrows, 1, split).with(kernels::csr_rows::Rows {
@@ -222,7 +222,7 @@ impl RowSpmm {
                     split,
                     stage: staged(shift, 1),
                 });
-                (vectors_of(kernels), launch)
+                (kernel_for(kernels), launch)
             }
             (KernelChoice::Inodes { split }, _, Some((kernels, table))) => {
                 // A graph owns the memory it uses.
@@ -240,7 +240,7 @@ impl RowSpmm {
                     split,
                     stage: staged(shift, MOST_ROWS),
                 });
-                (vectors_of(kernels), launch)
+                (kernel_for(kernels), launch)
             }
             _ => return Ok(false),
         };
@@ -280,8 +280,8 @@ fn inodes<T: Scalar>(
     repeats: &Buffer<u32>,
 ) -> Result<Option<Vec<InodeStart>>, Error> {
     let nnz = matrix.values.len();
-    let first_rows = nnz as u64 - lengths.repeated;
-    if u32::try_from(nnz).is_err() || (nnz as f64) < LEAST_ROWS * first_rows as f64 {
+    let distinct = nnz as u64 - lengths.repeated;
+    if u32::try_from(nnz).is_err() || (nnz as f64) < LEAST_ROWS * distinct as f64 {
         return Ok(None);
     }
     inodes_of(&matrix.row_ptr.to_vec()?, &repeats.to_vec()?).map(Some)
@@ -322,7 +322,7 @@ mod tests {
         expected.extend((3..=33).step_by(3));
         assert_eq!(first_rows(&mixed), expected);
         let kernel = include_str!("../../../../kernels/csr_rows.cu");
-        assert!(kernel.contains(&format!("constexpr u32 MOST_ROWS = {MOST_ROWS},")));
+        assert!(kernel.contains(&format!("constexpr u32 MOST_ROWS = {MOST_ROWS};")));
     }
 
     #[test]

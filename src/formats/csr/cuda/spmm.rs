@@ -1,5 +1,6 @@
 //! SpMM with CSR on a GPU, by chunks: a thread multiplies each entry with a unit of adjacent
-//! vectors. With several units a group of lanes shares the entries of a chunk, or those of a row.
+//! vectors. For several units there are groups of lanes, which share the entries of a chunk, and
+//! kernels that multiply row by row.
 
 use super::super::chunks::Cuts;
 use super::super::constants::RESERVE;
@@ -57,9 +58,10 @@ pub(super) struct ChunkSpmm<T> {
     /// For one unit of vectors, with the chunks of `csr(balanced)`: kernels, and words by which a
     /// chunk passes on its sums of a row that continues in the next chunk.
     single: Option<(UnitKernels, Scratch<u64>)>,
-    /// For more vectors, or for every number with another plan, where they are the fastest.
+    /// For several units, or for every number without `single`; present if a choice of `rows` needs
+    /// it.
     groups: Option<Groups>,
-    /// The kernels for more vectors than `single` multiplies.
+    /// Choice between the kernels for several units, and those that multiply row by row.
     rows: Option<RowSpmm>,
 }
 

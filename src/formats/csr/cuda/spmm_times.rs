@@ -46,7 +46,7 @@ impl LengthSums {
     }
 }
 
-/// Groups of lanes that share the entries of a row.
+/// Number of groups that share the entries of a row, and the expected time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct RowSplit {
     /// Binary logarithm of their number.
@@ -60,12 +60,13 @@ pub(super) struct RowSplit {
 pub(super) struct RowTerms {
     /// Time of an empty product, in microseconds.
     start: f64,
-    /// Nanoseconds of a warp, of its step over the next entries of its rows, and of each row of a
-    /// step, if all multiprocessors are busy.
+    /// Nanoseconds of a warp if all multiprocessors are busy.
     warp: f64,
+    /// Nanoseconds of a step of a warp, to the next entries of its rows, likewise.
     step: f64,
+    /// Nanoseconds of a row of a step, likewise.
     row: f64,
-    /// Microseconds of a step if it waits for nothing but its gathers.
+    /// Microseconds of a step that waits for nothing but its gathers.
     latency: f64,
 }
 
@@ -86,18 +87,19 @@ impl RowTerms {
         multiprocessors: usize,
     ) -> RowSplit {
         let time = |split: u32| {
-            let adjacent = WARP.ilog2() - shift - split;
-            let (rows_of_warp, parts) = (1_usize << adjacent, f64::from(1 << split));
+            let log2_rows = WARP.ilog2() - shift - split;
+            let (rows_of_warp, parts) = (1_usize << log2_rows, f64::from(1 << split));
             let warps = rows.div_ceil(rows_of_warp) as f64;
             let entries = GROUP_ENTRIES * parts;
-            let steps = lengths.sums[adjacent as usize] as f64 / entries + warps / 2.0;
+            // The last step of a warp is half full in the mean.
+            let steps = lengths.sums[log2_rows as usize] as f64 / entries + warps / 2.0;
             let step = self.step + self.row * rows_of_warp as f64;
             let scale = MEASURED_MULTIPROCESSORS / multiprocessors as f64;
             let busy = (warps * self.warp + steps * step) * scale * 1e-3;
             let waiting = self.latency * (lengths.longest as f64 / entries + 1.0);
-            RowSplit { split, microseconds: self.start + larger(busy, waiting) }
+            RowSplit { split, microseconds: self.start + overlapped(busy, waiting) }
         };
-        // With one lane, 32 rows of a warp would exceed the sums.
+        // There is no sum of 32 rows: at least two groups of one lane share a row.
         let least = u32::from(shift == 0);
         let times = (least..=WARP.ilog2() - shift).map(time);
         times.min_by(|a, b| a.microseconds.total_cmp(&b.microseconds)).expect("at least one split")
@@ -107,7 +109,7 @@ impl RowTerms {
 /// Expected microseconds of groups of `1 << shift` lanes, each with a part of the entries.
 pub(super) fn of_groups(nrows: usize, nnz: usize, shift: u32, multiprocessors: usize) -> f64 {
     /// Microseconds of a block, and of the start of many.
-    const BLOCK: f64 = 5.6;
+    const BLOCK_US: f64 = 5.6;
     const START: f64 = 1.5;
     /// Picoseconds of an entry, of a lane of an entry and of a lane of a row.
     const ENTRY: f64 = 4.5;
@@ -117,11 +119,11 @@ pub(super) fn of_groups(nrows: usize, nnz: usize, shift: u32, multiprocessors: u
     let scale = MEASURED_MULTIPROCESSORS / multiprocessors as f64;
     let entries = (ENTRY + LANE * lanes) * nnz as f64;
     let rows = ROW * lanes * nrows as f64;
-    larger(BLOCK, START + (entries + rows) * scale * 1e-6)
+    overlapped(BLOCK_US, START + (entries + rows) * scale * 1e-6)
 }
 
-/// The larger of two times that overlap for the most part.
-fn larger(a: f64, b: f64) -> f64 {
+/// Sum of two times that overlap for the most part: little more than the larger one.
+fn overlapped(a: f64, b: f64) -> f64 {
     (a.powi(3) + b.powi(3)).cbrt()
 }
 
