@@ -38,6 +38,11 @@ impl<T: Scalar> DeviceVectors<T> {
         Self::UNITS.iter().find(fits).copied()
     }
 
+    /// Binary logarithm of the number of lanes with a unit of `unit` vectors each.
+    pub(crate) fn lane_shift(&self, unit: usize) -> u32 {
+        self.count.div_ceil(unit).next_power_of_two().trailing_zeros()
+    }
+
     /// The multivectors in units of `unit` vectors, as kernel parameters.
     pub(crate) fn in_units(&self, unit: usize) -> VectorUnits<T> {
         let Self { x, stride, y, row, vector, count } = *self;

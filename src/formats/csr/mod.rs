@@ -156,11 +156,7 @@ impl Format for Csr {
     fn spmm_plan(analysis: &Analysis, on: Target, _: Option<&CsrPlan>) -> Option<CsrPlan> {
         match on {
             Target::Cpu => Some(CsrPlan::Scalar),
-            Target::Gpu => {
-                let is_slower =
-                    PsellPlan::is_fast_for_spmm(analysis) && !PsellPlan::has_inodes(analysis);
-                (!is_slower).then_some(CsrPlan::Balanced)
-            }
+            Target::Gpu => (!PsellPlan::is_fast_for_spmm(analysis)).then_some(CsrPlan::Balanced),
         }
     }
 

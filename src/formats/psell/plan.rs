@@ -126,7 +126,7 @@ impl PsellPlan {
     }
 
     /// True if SpMM is faster with packed SELL than with CSR: rows that a warp multiplies together
-    /// also share elements of `x`. Measured with
+    /// also share elements of `x`, but are no [i-nodes](Self::has_inodes). Measured with
     /// [`is_slow_for_spmm`](Self::is_slow_for_spmm).
     pub(crate) fn is_fast_for_spmm(analysis: &Analysis) -> bool {
         /// Reuse distance, in entries, below which the L1 has an element, and least share of such
@@ -134,7 +134,7 @@ impl PsellPlan {
         const NEAR: f64 = 256.0;
         const SHARED: f64 = 0.7;
         let shared = analysis.structure.reuse.share_within(NEAR);
-        shared >= SHARED && !Self::is_slow_for_spmm(analysis)
+        shared >= SHARED && !Self::has_inodes(analysis) && !Self::is_slow_for_spmm(analysis)
     }
 
     /// True if consecutive rows seem to have the same columns, those of dense blocks, so that CSR

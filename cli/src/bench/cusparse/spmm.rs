@@ -79,7 +79,6 @@ impl SpMm {
         let x = context.vectors.on(device, vectors_shape)?;
         let y = DeviceVec::zeros(device, a.nrows() * vectors_shape.count)?;
         let session = Session::new(library, context.caches.clone())?;
-        let separator = self.overlaps().then(|| Separator::on(device)).transpose()?;
         let product = PreparedSpmm::new(
             self.number,
             vectors_shape,
@@ -89,7 +88,10 @@ impl SpMm {
             y,
             session,
         )?;
-        Ok(Box::new(TimedSpmm { product, separator }))
+        if !self.overlaps() {
+            return Ok(Box::new(product));
+        }
+        Ok(Box::new(SeparatedSpmm { product, separator: Separator::on(device)? }))
     }
 }
 
@@ -163,7 +165,9 @@ impl<T: Scalar> PreparedSpmm<T> {
             products,
         })
     }
+}
 
+impl<T: Scalar> Engine<T> for PreparedSpmm<T> {
     fn answer(&mut self, y: &mut [T]) -> Result<(), Error> {
         self.products.copy_from(y)?;
         self.multiply()?;
@@ -181,6 +185,14 @@ impl<T: Scalar> PreparedSpmm<T> {
         let status =
             unsafe { (f.multiply)(h, op, op, alpha, a, b, beta, c, kind, self.algorithm, buffer) };
         self.session.done("multiply with cuSPARSE", status)
+    }
+
+    fn caches(&self) -> &Rc<Caches> {
+        self.session.caches()
+    }
+
+    fn vectors_shape(&self) -> MultivectorShape {
+        self.vectors_shape
     }
 }
 
@@ -210,13 +222,13 @@ impl<T: Scalar> Separator<T> {
     }
 }
 
-/// A product with what separates it from the next one, if they would overlap.
-struct TimedSpmm<T: Scalar> {
+/// An algorithm whose products a batch separates from each other.
+struct SeparatedSpmm<T: Scalar> {
     product: PreparedSpmm<T>,
-    separator: Option<Separator<T>>,
+    separator: Separator<T>,
 }
 
-impl<T: Scalar> Engine<T> for TimedSpmm<T> {
+impl<T: Scalar> Engine<T> for SeparatedSpmm<T> {
     fn answer(&mut self, y: &mut [T]) -> Result<(), Error> {
         self.product.answer(y)
     }
@@ -226,13 +238,12 @@ impl<T: Scalar> Engine<T> for TimedSpmm<T> {
     }
 
     fn batch(&mut self, products: u32) -> Result<f64, Error> {
-        let Self { product, separator } = self;
-        let caches = product.session.caches().clone();
         // A single product overlaps with none.
-        let separator = separator.as_mut().filter(|_| products > 1);
-        let Some(separator) = separator else {
-            return caches.batch(products, || product.multiply());
-        };
+        if products == 1 {
+            return self.product.batch(products);
+        }
+        let Self { product, separator } = self;
+        let caches = product.caches().clone();
         let stream = caches.stream();
         let both = caches.batch(products, || {
             product.multiply()?;
@@ -244,14 +255,14 @@ impl<T: Scalar> Engine<T> for TimedSpmm<T> {
     }
 
     fn is_separated(&self) -> bool {
-        self.separator.is_some()
+        true
     }
 
     fn caches(&self) -> &Rc<Caches> {
-        self.product.session.caches()
+        self.product.caches()
     }
 
     fn vectors_shape(&self) -> MultivectorShape {
-        self.product.vectors_shape
+        self.product.vectors_shape()
     }
 }

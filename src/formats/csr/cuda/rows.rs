@@ -201,9 +201,8 @@ impl RowSpmm {
         queue: &Queue,
         vectors: DeviceVectors<T>,
     ) -> Result<bool, Error> {
-        let lanes = |unit| vectors.count.div_ceil(unit).next_power_of_two();
         let unit = vectors.unit().expect("the caller has vectors with a unit");
-        let shift = lanes(unit).trailing_zeros();
+        let shift = vectors.lane_shift(unit);
         let launch_of = |items: usize, rows: usize, split: u32| {
             let blocks = items.div_ceil((BLOCK >> (shift + split)) as usize) as u32;
             Launch::new(blocks, BLOCK).with_shared(shared_bytes::<T>(shift, rows))

@@ -73,7 +73,7 @@ impl<T: Scalar> DeviceSpmm<T> for Spmm<T> {
             return unsafe { window.multiply(matrix, queue, vectors) };
         }
         let (unit, kernel) = kernels.of(&vectors);
-        let shift = vectors.count.div_ceil(unit).next_power_of_two().trailing_zeros();
+        let shift = vectors.lane_shift(unit);
         let or_null = |array: &Option<Buffer<u32>>| array.as_ref().map_or(Ptr::NULL, Buffer::ptr);
         let pieces = matrix.long.as_ref().map_or(0, |long| long.pieces.len());
         // As many warps per slice as lanes per row.
