@@ -1,7 +1,7 @@
-// SpMM with CSR row by row, for several units of vectors. A group of lanes, one for each unit, sums
-// a row; or several groups of a warp share its entries. Rows with the same columns, as matrices of
-// finite elements have with several unknowns per node, are summed together as an i-node: an element
-// of x is gathered once for all of them. See src/formats/csr/cuda/rows.rs.
+// SpMM with CSR row by row, for several units of vectors. A group of lanes, each with one unit or
+// two, sums a row; or several groups of a warp share its entries. Rows with the same columns, as
+// matrices of finite elements have with several unknowns per node, are summed together as an
+// i-node: an element of x is gathered once for all of them. See src/formats/csr/cuda/rows.rs.
 //
 // Selectable: one kernel at a time.
 
@@ -135,11 +135,11 @@ struct InodeRows {
     }
 };
 
-// `1 << split` groups of `1 << shift` lanes sum the rows of each of `count` items of a table. They
-// share the entries: four for one group, the next four for the next one. Entries are copied to
-// dynamic shared memory, `stage` of every row for each group at a time, a multiple of four, while
-// those before them are multiplied (double buffering).
-template <typename T, u32 N, typename Table>
+// `1 << split` groups of `1 << shift` lanes, each with `PER_LANE` units of vectors, sum the rows of
+// each of `count` items of a table. They share the entries: four for one group, the next four for
+// the next one. Entries are copied to dynamic shared memory, `stage` of every row for each group at
+// a time, a multiple of four, while those before them are multiplied (double buffering).
+template <typename T, u32 N, u32 PER_LANE, typename Table>
 __device__ __forceinline__ void sum_equal_rows(const u32 *__restrict__ cols, const T *__restrict__ values, Table table,
                                                u32 count, GatheredColumns<Unit<T, N>> x, UnitSums<T> sums, u32 shift,
                                                u32 split, u32 stage) {
@@ -151,7 +151,7 @@ __device__ __forceinline__ void sum_equal_rows(const u32 *__restrict__ cols, con
     u32 lanes = 1u << shift, parts = 1u << split, width = lanes << split;
     u32 own = lane_id(), lane = own & (lanes - 1), part = (own >> shift) & (parts - 1), place = own & (width - 1);
     // Entries of a row that all its groups copy together, and the number of an item in the block.
-    u32 staged = stage << split, items = BLOCK >> (shift + split), own_item = threadIdx.x >> (shift + split);
+    u32 staged = stage << split, items = (BLOCK / PER_LANE) >> (shift + split), own_item = threadIdx.x >> (shift + split);
     T *block_values = reinterpret_cast<T *>(dynamic_shared), *own_values = block_values + own_item * 2 * MOST * staged;
     u32 *block_cols = reinterpret_cast<u32 *>(block_values + items * 2 * MOST * staged);
     u32 *own_cols = block_cols + own_item * 2 * staged;
@@ -186,7 +186,8 @@ __device__ __forceinline__ void sum_equal_rows(const u32 *__restrict__ cols, con
     // A lane without vectors of its own repeats those of the last lane that has some.
     u32 units = (sums.count + N - 1) / N;
     x.x += min(lane, units - 1);
-    U sum[MOST] = {};
+    u32 distance = lane + lanes < units ? lanes : 0;
+    U sum[PER_LANE][MOST] = {};
     // The lanes of a warp iterate uniformly, since each copies entries for others.
     u32 longest = warp_max(rows.length);
 #pragma unroll 1
@@ -195,13 +196,19 @@ __device__ __forceinline__ void sum_equal_rows(const u32 *__restrict__ cols, con
 #pragma unroll 1
         for (u32 begin = 0; begin < longest_left; begin += GROUP_ENTRIES * parts) {
             u32 k = begin + part * GROUP_ENTRIES;
-            U factor[GROUP_ENTRIES];
+            U factor[PER_LANE][GROUP_ENTRIES];
             if (k < left) {
                 uint4 col = reinterpret_cast<const uint4 *>(own_cols + half)[k / GROUP_ENTRIES];
                 if (k + 1 >= left) col.y = col.x;
                 if (k + 2 >= left) col.z = col.x;
                 if (k + 3 >= left) col.w = col.x;
-                factor[0] = x.at(col.x), factor[1] = x.at(col.y), factor[2] = x.at(col.z), factor[3] = x.at(col.w);
+#pragma unroll
+                for (u32 i = 0; i < PER_LANE; ++i) {
+                    GatheredColumns<U> own_x = x;
+                    own_x.x += i * distance;
+                    factor[i][0] = own_x.at(col.x), factor[i][1] = own_x.at(col.y);
+                    factor[i][2] = own_x.at(col.z), factor[i][3] = own_x.at(col.w);
+                }
             }
             if (begin == 0) {
                 // The values are there, and the other half is free.
@@ -218,7 +225,9 @@ __device__ __forceinline__ void sum_equal_rows(const u32 *__restrict__ cols, con
                 GroupValues value = from[k / GROUP_ENTRIES];
 #pragma unroll
                 for (u32 u = 0; u < GROUP_ENTRIES; ++u)
-                    if (k + u < left) add(sum[r], value.at[u], factor[u]);
+                    if (k + u < left)
+#pragma unroll
+                        for (u32 i = 0; i < PER_LANE; ++i) add(sum[i][r], value.at[u], factor[i][u]);
             }
         }
         end_copies();
@@ -227,26 +236,32 @@ __device__ __forceinline__ void sum_equal_rows(const u32 *__restrict__ cols, con
 #pragma unroll 1
     for (u32 offset = width / 2; offset >= lanes; offset /= 2)
 #pragma unroll
-        for (u32 r = 0; r < MOST; ++r) sum[r] += lane_xor(sum[r], offset);
-    if (item >= count || part != 0) return;
-    UnitEpilogue<T, N> y(sums, rows.row, lane, units);
+        for (u32 i = 0; i < PER_LANE; ++i)
 #pragma unroll
-    for (u32 r = 0; r < MOST; ++r)
-        if (has_row(r)) y.store(r, sum[r]);
+            for (u32 r = 0; r < MOST; ++r) sum[i][r] += lane_xor(sum[i][r], offset);
+    // The lanes of the first group store.
+    if (item >= count || place >= lanes) return;
+#pragma unroll
+    for (u32 i = 0; i < PER_LANE; ++i) {
+        UnitEpilogue<T, N> y(sums, rows.row, place + i * lanes, units);
+#pragma unroll
+        for (u32 r = 0; r < MOST; ++r)
+            if (has_row(r)) y.store(r, sum[i][r]);
+    }
 }
 
-#define ROWS(NAME, BLOCKS, T, N, O)                                                                             \
-    KERNEL_WITH(NAME, BLOCKS)(const O *row_ptr, const u32 *cols, const T *values, u32 nrows,                    \
-                              UNIT_PARAMETERS(T, N), u32 shift, u32 split, u32 stage) {                         \
-        sum_equal_rows(cols, values, SingleRows<O>{row_ptr}, nrows, GATHERED_COLUMNS(T, N), UNIT_SUMS(T), shift, \
-                       split, stage);                                                                          \
+#define ROWS(NAME, BLOCKS, T, N, PER_LANE, O)                                                                        \
+    KERNEL_OF(NAME, BLOCK / PER_LANE, BLOCKS)(const O *row_ptr, const u32 *cols, const T *values, u32 nrows,         \
+                                              UNIT_PARAMETERS(T, N), u32 shift, u32 split, u32 stage) {              \
+        sum_equal_rows<T, N, PER_LANE>(cols, values, SingleRows<O>{row_ptr}, nrows, GATHERED_COLUMNS(T, N),          \
+                                       UNIT_SUMS(T), shift, split, stage);                                           \
     }
 
 #define INODES(NAME, T, N)                                                                                           \
     KERNEL_WITH(NAME, INODE_BLOCKS)(const u32 *cols, const T *values, const Inode *inodes, u32 inode_count,           \
                                     UNIT_PARAMETERS(T, N), u32 shift, u32 split, u32 stage) {                         \
-        sum_equal_rows(cols, values, InodeRows{inodes}, inode_count, GATHERED_COLUMNS(T, N), UNIT_SUMS(T), shift,     \
-                       split, stage);                                                                                \
+        sum_equal_rows<T, N, 1>(cols, values, InodeRows{inodes}, inode_count, GATHERED_COLUMNS(T, N), UNIT_SUMS(T),   \
+                                shift, split, stage);                                                                \
     }
 
 // Blocks whose registers fit a multiprocessor: fewer for units of four scalars. For other GPUs than
@@ -256,18 +271,27 @@ __device__ __forceinline__ void sum_equal_rows(const u32 *__restrict__ cols, con
 #else
 #define ROW_BLOCKS KERNEL_BLOCKS
 #endif
+// I-nodes, and rows by blocks of half the threads, each with two units.
 #if HAS_BLACKWELL
 #define INODE_BLOCKS 3
+#define WIDE_BLOCKS 6
 #else
 #define INODE_BLOCKS 4
+#define WIDE_BLOCKS 7
 #endif
 
-ROWS(csr_rows_f32x2_o32, ROW_BLOCKS, float, 2, u32)
-ROWS(csr_rows_f32x2_o64, ROW_BLOCKS, float, 2, u64)
-ROWS(csr_rows_f32x4_o32, KERNEL_BLOCKS, float, 4, u32)
-ROWS(csr_rows_f32x4_o64, KERNEL_BLOCKS, float, 4, u64)
-ROWS(csr_rows_f64x2_o32, ROW_BLOCKS, double, 2, u32)
-ROWS(csr_rows_f64x2_o64, ROW_BLOCKS, double, 2, u64)
+ROWS(csr_rows_f32x2_o32, ROW_BLOCKS, float, 2, 1, u32)
+ROWS(csr_rows_f32x2_o64, ROW_BLOCKS, float, 2, 1, u64)
+ROWS(csr_rows_f32x4_o32, KERNEL_BLOCKS, float, 4, 1, u32)
+ROWS(csr_rows_f32x4_o64, KERNEL_BLOCKS, float, 4, 1, u64)
+ROWS(csr_rows_f64x2_o32, ROW_BLOCKS, double, 2, 1, u32)
+ROWS(csr_rows_f64x2_o64, ROW_BLOCKS, double, 2, 1, u64)
+ROWS(csr_wide_rows_f32x2_o32, WIDE_BLOCKS, float, 2, 2, u32)
+ROWS(csr_wide_rows_f32x2_o64, WIDE_BLOCKS, float, 2, 2, u64)
+ROWS(csr_wide_rows_f32x4_o32, WIDE_BLOCKS, float, 4, 2, u32)
+ROWS(csr_wide_rows_f32x4_o64, WIDE_BLOCKS, float, 4, 2, u64)
+ROWS(csr_wide_rows_f64x2_o32, WIDE_BLOCKS, double, 2, 2, u32)
+ROWS(csr_wide_rows_f64x2_o64, WIDE_BLOCKS, double, 2, 2, u64)
 INODES(csr_inodes_f32x2, float, 2)
 INODES(csr_inodes_f32x4, float, 4)
 INODES(csr_inodes_f64x2, double, 2)

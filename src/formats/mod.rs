@@ -144,16 +144,17 @@ pub(crate) trait Format: 'static {
         Ok(1.0..=1.0)
     }
 
-    /// Plan of a second packing for SpMM, if the format serves as one on such a device. `fastest`
-    /// is the plan of the format that is predicted to be the fastest for SpMV.
-    fn spmm_plan(_: &Analysis, _: Target, _fastest: Option<&Self::Plan>) -> Option<Self::Plan> {
+    /// Plan of a second packing for SpMM with at least so many units of vectors, if the format
+    /// serves as one on such a device: like this plan of the format, which is predicted to be the
+    /// fastest for SpMV.
+    fn spmm_plan(_: &Analysis, _: Target, _: usize, _: Option<&Self::Plan>) -> Option<Self::Plan> {
         None
     }
 
-    /// Largest number of units of vectors of an SpMM with the arrays of a plan, though a second
-    /// packing is faster for more.
-    fn own_spmm_units(_: &Analysis, _: Target) -> usize {
-        usize::MAX
+    /// Largest number of units of vectors of an SpMM with the arrays of a plan, if a second packing
+    /// is faster for more.
+    fn own_spmm_units(_: &Analysis, _: Target) -> Option<usize> {
+        None
     }
 
     /// Time of an SpMV on an H200, in µs: an estimate from exact quantities, bytes, rows, slots

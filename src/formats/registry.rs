@@ -115,27 +115,31 @@ macro_rules! registry {
             pub(crate) fn for_spmm(
                 analysis: &Analysis,
                 on: Target,
+                units: usize,
                 fastest: Option<&Self>,
             ) -> Self {
                 let same = match fastest {
                     $(Some(Self::$Format(plan)) => {
-                        $module::$Format::spmm_plan(analysis, on, Some(plan)).map(Self::$Format)
+                        $module::$Format::spmm_plan(analysis, on, units, Some(plan))
+                            .map(Self::$Format)
                     })+
                     None => None,
                 };
                 let any = || {
-                    let plans =
-                        [$($module::$Format::spmm_plan(analysis, on, None).map(Self::$Format)),+];
+                    let plans = [$(
+                        $module::$Format::spmm_plan(analysis, on, units, None).map(Self::$Format)
+                    ),+];
                     plans.into_iter().flatten().next()
                 };
                 same.or_else(any).expect("a format has SpMM on every kind of device")
             }
 
-            /// True if the format serves as a second packing for SpMM on such a device.
-            pub(crate) fn has_spmm(&self, analysis: &Analysis, on: Target) -> bool {
+            /// True if the format serves as a second packing for SpMM with at least so many units
+            /// of vectors on such a device.
+            pub(crate) fn has_spmm(&self, analysis: &Analysis, on: Target, units: usize) -> bool {
                 match self {
                     $(Self::$Format(_) => {
-                        $module::$Format::spmm_plan(analysis, on, None).is_some()
+                        $module::$Format::spmm_plan(analysis, on, units, None).is_some()
                     })+
                 }
             }
@@ -147,10 +151,16 @@ macro_rules! registry {
                 analysis: &Analysis,
                 on: Target,
             ) -> usize {
-                let units = match self {
+                let units = self.own_spmm_units(analysis, on);
+                units.unwrap_or(usize::MAX).saturating_mul(DeviceVectors::<T>::UNITS[0])
+            }
+
+            /// Largest number of units of vectors of an SpMM with the plan's own arrays, if a
+            /// second packing is faster for more.
+            pub(crate) fn own_spmm_units(&self, analysis: &Analysis, on: Target) -> Option<usize> {
+                match self {
                     $(Self::$Format(_) => $module::$Format::own_spmm_units(analysis, on)),+
-                };
-                units.saturating_mul(DeviceVectors::<T>::UNITS[0])
+                }
             }
 
             /// Time of an SpMV on an H200, in µs: an estimate from exact quantities.

@@ -229,7 +229,8 @@ impl<T: Scalar> SpmmPacking<T> {
 
 impl SparseOpBuilder {
     /// Plan for SpMM, like the plan that is predicted to be the fastest for SpMV among those of
-    /// formats that support SpMM, on a GPU other than that of the operator's `own` plan.
+    /// formats that support SpMM, on a GPU other than that of the operator's `own` plan, with more
+    /// vectors than that multiplies itself.
     fn plan_for_spmm(
         &self,
         analysis: &Analysis,
@@ -238,7 +239,8 @@ impl SparseOpBuilder {
         own: &Plan,
     ) -> Plan {
         let on = if *device == Device::Cpu { Target::Cpu } else { Target::Gpu };
-        let like = |fastest| Plan::for_spmm(analysis, on, fastest);
+        let units = own.own_spmm_units(analysis, on).map_or(1, |units| units + 1);
+        let like = |fastest| Plan::for_spmm(analysis, on, units, fastest);
         // On the CPU all plans of CSR have the same arrays.
         if on == Target::Cpu {
             return like(None);
@@ -247,7 +249,7 @@ impl SparseOpBuilder {
         let fitting = decision.candidates.iter().filter(|candidate| {
             let fits = candidate.work.matrix_bytes <= decision.request.memory_limit;
             let is_other = discriminant(&candidate.plan) != discriminant(own);
-            fits && is_other && candidate.plan.has_spmm(analysis, on)
+            fits && is_other && candidate.plan.has_spmm(analysis, on, units)
         });
         // CSR has SpMM where it is faster than packed SELL, whatever is faster for one vector.
         let rank = |plan: &Plan| u8::from(!matches!(plan, Plan::Csr(_)));

@@ -16,7 +16,7 @@ fn a_second_packing_is_counted_explained_and_limited() {
 
 /// Checks second packings of a matrix that has this format as such on a GPU.
 fn check_second_packing(case: &Case<f64>, format: &str) {
-    let second = Plan::for_spmm(&case.analysis, Target::Gpu, None).to_string();
+    let second = Plan::for_spmm(&case.analysis, Target::Gpu, 1, None).to_string();
     assert!(second.starts_with(format), "{second}");
     for device in devices() {
         let op = case.build(device, &"coo".parse().unwrap());
@@ -49,6 +49,22 @@ fn check_second_packing(case: &Case<f64>, format: &str) {
             let op = case.build(device, &shared.parse().unwrap());
             apply_multi(&op, 8, &x, &mut y, Layout::RowMajor).unwrap();
             assert_ne!(op.explain().to_string().contains("the same arrays"), again, "{shared}");
+        }
+    }
+}
+
+#[test]
+fn more_vectors_than_a_launch_of_packed_sell_have_csr() {
+    let grid = "stencil27,n=45".parse::<gallery::Spec>().unwrap().generate();
+    let case = Case::<f64>::with(grid.unwrap(), &[16, 17]);
+    for device in devices().iter().filter(|device| **device != Device::Cpu) {
+        let op = case.build(device, &"psell(sigma:1,group:4)".parse().unwrap());
+        for (k, expected) in [(16, "the same arrays"), (17, "at most 16\nvectors  csr(balanced)")] {
+            let mut y = nothing(k * case.a.nrows());
+            apply_multi(&op, k, &case.x(k, Layout::RowMajor), &mut y, Layout::RowMajor).unwrap();
+            case.check(k, Layout::RowMajor, &y, "psell");
+            let text = op.explain().to_string();
+            assert!(text.contains(expected), "{text}");
         }
     }
 }

@@ -153,15 +153,21 @@ impl Format for Csr {
         PlanProperties { keeps_order: true, packs_on_device: true, ..PlanProperties::default() }
     }
 
-    fn spmm_plan(analysis: &Analysis, on: Target, _: Option<&CsrPlan>) -> Option<CsrPlan> {
+    fn spmm_plan(
+        analysis: &Analysis,
+        on: Target,
+        units: usize,
+        _: Option<&CsrPlan>,
+    ) -> Option<CsrPlan> {
+        let slower = units <= PsellPlan::SPMM_UNITS && PsellPlan::is_fast_for_spmm(analysis);
         match on {
             Target::Cpu => Some(CsrPlan::Scalar),
-            Target::Gpu => (!PsellPlan::is_fast_for_spmm(analysis)).then_some(CsrPlan::Balanced),
+            Target::Gpu => (!slower).then_some(CsrPlan::Balanced),
         }
     }
 
-    fn own_spmm_units(analysis: &Analysis, on: Target) -> usize {
-        if Self::spmm_plan(analysis, on, None).is_some() { usize::MAX } else { 1 }
+    fn own_spmm_units(analysis: &Analysis, on: Target) -> Option<usize> {
+        (on == Target::Gpu && PsellPlan::is_fast_for_spmm(analysis)).then_some(1)
     }
 
     fn estimate_us(plan: &CsrPlan, analysis: &Analysis, work: &Work) -> f64 {

@@ -201,22 +201,18 @@ impl Format for Psell {
     fn spmm_plan(
         analysis: &Analysis,
         on: Target,
+        _: usize,
         fastest: Option<&PsellPlan>,
     ) -> Option<PsellPlan> {
         (on == Target::Gpu).then(|| PsellPlan::for_spmm(analysis, fastest))
     }
 
-    fn own_spmm_units(analysis: &Analysis, on: Target) -> usize {
+    fn own_spmm_units(analysis: &Analysis, on: Target) -> Option<usize> {
         // With fewer it is not much slower.
-        match on {
-            Target::Gpu
-                if PsellPlan::is_slow_for_spmm(analysis) || PsellPlan::has_inodes(analysis) =>
-            {
-                2
-            }
-            Target::Gpu if !PsellPlan::is_fast_for_spmm(analysis) => 8,
-            _ => usize::MAX,
-        }
+        (on == Target::Gpu).then(|| {
+            let slow = PsellPlan::is_slow_for_spmm(analysis) || PsellPlan::has_inodes(analysis);
+            if slow { 2 } else { PsellPlan::SPMM_UNITS }
+        })
     }
 
     fn estimate_us(plan: &PsellPlan, analysis: &Analysis, work: &Work) -> f64 {

@@ -21,8 +21,58 @@ const LEAST_ROWS: f64 = 1.3;
 /// Number of sizes of a group: 1 to 16 lanes.
 pub(super) const SHIFTS: usize = 5;
 
-/// Most entries that a group copies at a time.
-const MOST_STAGED: u32 = 16;
+/// Groups of lanes of a kernel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupShape {
+    /// Binary logarithm of the number of lanes of a group.
+    pub(super) lane_shift: u32,
+    /// Number of threads of a block.
+    threads: u32,
+    /// Number of rows that a group multiplies together, at most.
+    rows: usize,
+    /// Number of entries of a row that a group copies at a time, a multiple of four.
+    stage: u32,
+}
+
+impl GroupShape {
+    /// Of rows one by one, for up to `1 << shift` units of vectors. Of more than eight, each lane
+    /// has two, so that twice as many rows are multiplied at the same time.
+    pub(super) const fn of_rows(shift: u32) -> Self {
+        if Self::is_wide(shift) {
+            return Self { lane_shift: shift - 1, threads: BLOCK / 2, rows: 1, stage: 8 };
+        }
+        Self { lane_shift: shift, threads: BLOCK, rows: 1, stage: staged(4 << shift) }
+    }
+
+    /// Of i-nodes, for up to `1 << shift` units of vectors.
+    const fn of_inodes(shift: u32) -> Self {
+        let stage = staged(if shift == 0 { 4 } else { 2 << shift });
+        Self { lane_shift: shift, threads: BLOCK, rows: MOST_ROWS, stage }
+    }
+
+    /// True if a lane has two of `1 << shift` units.
+    const fn is_wide(shift: u32) -> bool {
+        shift as usize == SHIFTS - 1
+    }
+
+    /// Bytes of shared memory of a block: columns, and values of all rows, of two copies.
+    const fn shared_bytes<T>(self) -> u32 {
+        let groups = self.threads >> self.lane_shift;
+        let entry = size_of::<u32>() + self.rows * size_of::<T>();
+        2 * groups * self.stage * entry as u32
+    }
+
+    /// Launch for so many rows or i-nodes, of which `1 << split` groups share each.
+    fn launch<T>(self, items: usize, split: u32) -> Launch {
+        let blocks = items.div_ceil((self.threads >> (self.lane_shift + split)) as usize) as u32;
+        Launch::new(blocks, self.threads).with_shared(self.shared_bytes::<T>())
+    }
+}
+
+/// `entries`, or the most that a group copies at a time.
+const fn staged(entries: u32) -> u32 {
+    if entries < 16 { entries } else { 16 }
+}
 
 /// First row and first entry of an i-node. `Inode` in `kernels/csr_rows.cu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +128,10 @@ pub(super) fn fastest_kernels(
 ) -> KernelChoices {
     std::array::from_fn(|shift| {
         let shift = shift as u32;
+        let terms = if GroupShape::is_wide(shift) { RowTerms::WIDE_ROWS } else { RowTerms::ROWS };
+        let lane_shift = GroupShape::of_rows(shift).lane_shift;
         let RowSplit { split, microseconds } =
-            RowTerms::ROWS.fastest(rows, nrows, shift, multiprocessors);
+            terms.fastest(rows, nrows, lane_shift, multiprocessors);
         let groups = of_groups(nrows, nnz, shift, multiprocessors);
         let fastest = match microseconds < groups {
             true => (KernelChoice::Rows { split }, microseconds),
@@ -95,25 +147,13 @@ pub(super) fn fastest_kernels(
     })
 }
 
-/// Entries of a row that a group of `1 << shift` lanes copies at a time: fewer if there are many
-/// groups, or several rows.
-const fn staged(shift: u32, rows: usize) -> u32 {
-    let entries = if rows == 1 || shift == 0 { 4 << shift } else { 2 << shift };
-    if entries < MOST_STAGED { entries } else { MOST_STAGED }
-}
-
-/// Bytes of shared memory of a block: columns, and values of up to `rows` rows, of two copies.
-const fn shared_bytes<T>(shift: u32, rows: usize) -> u32 {
-    let groups = BLOCK >> shift;
-    let entry = size_of::<u32>() + rows * size_of::<T>();
-    2 * groups * staged(shift, rows) * entry as u32
-}
-
 /// SpMM row by row with a CSR matrix on its GPU.
 #[derive(Debug)]
 pub(super) struct RowSpmm {
     kernels: KernelChoices,
     rows: Option<UnitKernels>,
+    /// Those of lanes with two units.
+    wide_rows: Option<UnitKernels>,
     inodes: Option<(UnitKernels, Arc<Buffer<InodeStart>>)>,
 }
 
@@ -166,17 +206,19 @@ impl RowSpmm {
                 format!("csr_{name}_{}x{unit}{offset}", T::KIND)
             })
         };
-        let uses = |is: fn(&KernelChoice) -> bool| kernels.iter().any(is);
-        let has_rows = uses(|kernel| matches!(kernel, KernelChoice::Rows { .. }));
-        let has_inodes = uses(|kernel| matches!(kernel, KernelChoice::Inodes { .. }));
+        let is_rows = |kernel: &KernelChoice| matches!(kernel, KernelChoice::Rows { .. });
+        let is_inodes = |kernel: &KernelChoice| matches!(kernel, KernelChoice::Inodes { .. });
+        let has_inodes = kernels.iter().any(is_inodes);
         debug_assert!(inodes.is_some() || !has_inodes, "i-nodes without their table");
-        let row_kernels = || load("rows", &format!("_{}", matrix.row_ptr.name()));
-        let rows = has_rows.then(row_kernels).transpose()?;
+        let row_kernels = |name| load(name, &format!("_{}", matrix.row_ptr.name()));
+        let [narrow @ .., wide] = &kernels;
+        let rows = narrow.iter().any(is_rows).then(|| row_kernels("rows")).transpose()?;
+        let wide_rows = is_rows(wide).then(|| row_kernels("wide_rows")).transpose()?;
         let inodes = match inodes.filter(|_| has_inodes) {
             Some(table) => Some((load("inodes", "")?, Arc::new(gpu.upload(table)?))),
             None => None,
         };
-        Ok(Self { kernels, rows, inodes })
+        Ok(Self { kernels, rows, wide_rows, inodes })
     }
 
     /// True if groups are the fastest for some number of lanes.
@@ -203,23 +245,21 @@ impl RowSpmm {
     ) -> Result<bool, Error> {
         let unit = vectors.unit().expect("the caller has vectors with a unit");
         let shift = vectors.lane_shift(unit);
-        let launch_of = |items: usize, rows: usize, split: u32| {
-            let blocks = items.div_ceil((BLOCK >> (shift + split)) as usize) as u32;
-            Launch::new(blocks, BLOCK).with_shared(shared_bytes::<T>(shift, rows))
-        };
         let (cols, values) = (matrix.col_idx.ptr(), matrix.values.ptr());
         let kernel_for = |kernels: &UnitKernels| *kernels.of(&vectors).1;
-        let (kernel, launch) = match (self.kernels[shift as usize], &self.rows, &self.inodes) {
+        let rows = if GroupShape::is_wide(shift) { &self.wide_rows } else { &self.rows };
+        let (kernel, launch) = match (self.kernels[shift as usize], rows, &self.inodes) {
             (KernelChoice::Rows { split }, Some(kernels), _) => {
-                let launch = launch_of(matrix.nrows, 1, split).with(kernels::csr_rows::Rows {
+                let shape = GroupShape::of_rows(shift);
+                let launch = shape.launch::<T>(matrix.nrows, split).with(kernels::csr_rows::Rows {
                     row_ptr: matrix.row_ptr.ptr(),
                     cols,
                     values,
                     nrows: matrix.nrows as u32,
                     vectors: vectors.in_units(unit),
-                    shift,
+                    shift: shape.lane_shift,
                     split,
-                    stage: staged(shift, 1),
+                    stage: shape.stage,
                 });
                 (kernel_for(kernels), launch)
             }
@@ -228,24 +268,24 @@ impl RowSpmm {
                 if queue.records() {
                     queue.keep(table.clone());
                 }
-                let count = table.len() - 1;
-                let launch = launch_of(count, MOST_ROWS, split).with(kernels::csr_rows::Inodes {
+                let (count, shape) = (table.len() - 1, GroupShape::of_inodes(shift));
+                let launch = shape.launch::<T>(count, split).with(kernels::csr_rows::Inodes {
                     cols,
                     values,
                     inodes: table.ptr(),
                     inode_count: count as u32,
                     vectors: vectors.in_units(unit),
-                    shift,
+                    shift: shape.lane_shift,
                     split,
-                    stage: staged(shift, MOST_ROWS),
+                    stage: shape.stage,
                 });
                 (kernel_for(kernels), launch)
             }
             _ => return Ok(false),
         };
-        // SAFETY: the kernel is for offsets of this width and these units, of which a group has one
-        // per lane; the i-nodes are those of the matrix. A block has shared memory for the entries
-        // that its groups copy at a time. The vectors are the caller's promise.
+        // SAFETY: the kernel is for offsets of this width and these units, all of which the lanes
+        // of a group have; the i-nodes are those of the matrix. A block has shared memory for the
+        // entries that its groups copy at a time. The vectors are the caller's promise.
         unsafe { kernel.launch(queue, launch)? };
         Ok(true)
     }
@@ -354,9 +394,10 @@ mod tests {
     #[test]
     fn the_shared_memory_of_a_block_needs_no_permission() {
         for shift in 0..SHIFTS as u32 {
-            assert!(shared_bytes::<f64>(shift, 1) <= 32 << 10, "{shift}");
-            assert!(shift == 0 || shared_bytes::<f64>(shift, MOST_ROWS) <= 32 << 10, "{shift}");
-            assert!([1, MOST_ROWS].iter().all(|&rows| staged(shift, rows).is_multiple_of(4)));
+            let shapes = [GroupShape::of_rows(shift), GroupShape::of_inodes(shift)];
+            assert!(shapes.iter().all(|shape| shape.stage.is_multiple_of(4)));
+            let used = &shapes[..if shift == 0 { 1 } else { 2 }];
+            assert!(used.iter().all(|shape| shape.shared_bytes::<f64>() <= 32 << 10), "{shift}");
         }
     }
 }

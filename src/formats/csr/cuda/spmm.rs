@@ -259,7 +259,7 @@ impl<T: Scalar> DeviceSpmm<T> for ChunkSpmm<T> {
 #[cfg(feature = "cuda")]
 mod tests {
     use super::super::CsrPlan;
-    use super::super::rows::{KernelChoice, inodes_of, measure};
+    use super::super::rows::{GroupShape, KernelChoice, inodes_of, measure};
     use super::super::spmm_times::LengthSums;
     use super::*;
     use crate::device::{CsrSource, Device, DeviceVec, Stream};
@@ -405,13 +405,15 @@ mod tests {
             let source = CsrSource::upload(a.view(), *gpu).unwrap();
             let matrix = Arc::new(DeviceCsr::from_device(CsrPlan::Balanced, &source).unwrap());
             let inodes = inodes_of(a.row_ptr(), &repeats_of(&a)).unwrap();
-            for split in 0..=5 {
-                let split =
-                    |shift: usize| (split as u32).clamp(u32::from(shift == 0), 5 - shift as u32);
-                let rows = std::array::from_fn(|shift| KernelChoice::Rows { split: split(shift) });
+            for split in 0..=5_u32 {
+                let split_of =
+                    |lane_shift: u32| split.clamp(u32::from(lane_shift == 0), 5 - lane_shift);
+                let rows = std::array::from_fn(|shift| KernelChoice::Rows {
+                    split: split_of(GroupShape::of_rows(shift as u32).lane_shift),
+                });
                 let alike = std::array::from_fn(|shift| match shift {
                     0 => rows[0],
-                    shift => KernelChoice::Inodes { split: split(shift) },
+                    shift => KernelChoice::Inodes { split: split_of(shift as u32) },
                 });
                 for kernels in [rows, alike] {
                     let rows = RowSpmm::load(&matrix.matrix, kernels, Some(&inodes)).unwrap();

@@ -74,6 +74,9 @@ impl RowTerms {
     /// Rows one by one.
     pub(super) const ROWS: Self =
         Self { start: 1.3, warp: 0.17, step: 0.185, row: 0.007, latency: 0.5 };
+    /// Rows one by one by lanes with two units each.
+    pub(super) const WIDE_ROWS: Self =
+        Self { start: 0.6, warp: 0.274, step: 0.273, row: 0.009, latency: 0.55 };
     /// I-nodes.
     pub(super) const INODES: Self =
         Self { start: 1.1, warp: 0.48, step: 0.265, row: 0.041, latency: 0.64 };
