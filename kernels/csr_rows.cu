@@ -271,13 +271,13 @@ __device__ __forceinline__ void sum_equal_rows(const u32 *__restrict__ cols, con
 #else
 #define ROW_BLOCKS KERNEL_BLOCKS
 #endif
-// I-nodes, and rows by blocks of half the threads, each with two units.
+// I-nodes, and rows by blocks of half the threads, each with a pair of units.
 #if HAS_BLACKWELL
 #define INODE_BLOCKS 3
-#define WIDE_BLOCKS 6
+#define PAIR_BLOCKS 6
 #else
 #define INODE_BLOCKS 4
-#define WIDE_BLOCKS 7
+#define PAIR_BLOCKS 7
 #endif
 
 ROWS(csr_rows_f32x2_o32, ROW_BLOCKS, float, 2, 1, u32)
@@ -286,12 +286,12 @@ ROWS(csr_rows_f32x4_o32, KERNEL_BLOCKS, float, 4, 1, u32)
 ROWS(csr_rows_f32x4_o64, KERNEL_BLOCKS, float, 4, 1, u64)
 ROWS(csr_rows_f64x2_o32, ROW_BLOCKS, double, 2, 1, u32)
 ROWS(csr_rows_f64x2_o64, ROW_BLOCKS, double, 2, 1, u64)
-ROWS(csr_wide_rows_f32x2_o32, WIDE_BLOCKS, float, 2, 2, u32)
-ROWS(csr_wide_rows_f32x2_o64, WIDE_BLOCKS, float, 2, 2, u64)
-ROWS(csr_wide_rows_f32x4_o32, WIDE_BLOCKS, float, 4, 2, u32)
-ROWS(csr_wide_rows_f32x4_o64, WIDE_BLOCKS, float, 4, 2, u64)
-ROWS(csr_wide_rows_f64x2_o32, WIDE_BLOCKS, double, 2, 2, u32)
-ROWS(csr_wide_rows_f64x2_o64, WIDE_BLOCKS, double, 2, 2, u64)
+ROWS(csr_rows_by_pairs_f32x2_o32, PAIR_BLOCKS, float, 2, 2, u32)
+ROWS(csr_rows_by_pairs_f32x2_o64, PAIR_BLOCKS, float, 2, 2, u64)
+ROWS(csr_rows_by_pairs_f32x4_o32, PAIR_BLOCKS, float, 4, 2, u32)
+ROWS(csr_rows_by_pairs_f32x4_o64, PAIR_BLOCKS, float, 4, 2, u64)
+ROWS(csr_rows_by_pairs_f64x2_o32, PAIR_BLOCKS, double, 2, 2, u32)
+ROWS(csr_rows_by_pairs_f64x2_o64, PAIR_BLOCKS, double, 2, 2, u64)
 INODES(csr_inodes_f32x2, float, 2)
 INODES(csr_inodes_f32x4, float, 4)
 INODES(csr_inodes_f64x2, double, 2)

@@ -360,10 +360,10 @@ enum sparseop_status sparseop_apply_transpose(const struct sparseop_operator *op
  Y = A X for `count` vectors (SpMM), in SPARSEOP_ROW_MAJOR or SPARSEOP_COLUMN_MAJOR; the
  lengths are those of all vectors together. Many plans pack the matrix a second time at the
  first such product, on the CPU not for 2 vectors in SPARSEOP_COLUMN_MAJOR and a matrix with
- short rows of near columns, and csr and psell on a GPU, depending on the matrix, at the first
- with more than 4, 8 or 32 vectors in f32, or 2, 4 or 16 in f64. This packing counts towards
- the memory limit: if it does not fit, csr and psell do without it, and with other plans the
- status is SPARSEOP_STATUS_OUT_OF_MEMORY. Otherwise as sparseop_apply.
+ short rows of near columns, and csr and psell on a GPU, depending on the matrix and the
+ layout, at the first with more than 4, 8 or 32 vectors in f32, or 2, 4 or 16 in f64. This
+ packing counts towards the memory limit: if it does not fit, csr and psell do without it, and
+ with other plans the status is SPARSEOP_STATUS_OUT_OF_MEMORY. Otherwise as sparseop_apply.
 
  # Safety
 

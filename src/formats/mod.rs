@@ -51,7 +51,7 @@ pub(crate) use resident::ResidentMatrix;
 pub(crate) use row_products::row_products;
 pub(crate) use scaled::Scaler;
 pub(crate) use sorting::{rows_by_length, sorted_in_windows};
-pub(crate) use spmm::{DeviceSpmm, HostBuffers, SpmmData, SpmmShape};
+pub(crate) use spmm::{DeviceSpmm, HostBuffers, SpmmData, SpmmShape, copied_vectors};
 pub use spmm::{Layout, Multivector};
 pub(crate) use update::Updater;
 pub(crate) use value_arrays::{
@@ -123,8 +123,7 @@ pub(crate) trait Format: 'static {
         Self::cost_key(plan, on)
     }
 
-    /// Cost keys of the fallback kernels of one of the format that was not measured, the nearest
-    /// first.
+    /// Cost keys of the fallback kernels of one that was not measured, the nearest first.
     fn fallback_cost_keys(_key: &str) -> Vec<String> {
         Vec::new()
     }
@@ -144,10 +143,14 @@ pub(crate) trait Format: 'static {
         Ok(1.0..=1.0)
     }
 
-    /// Plan of a second packing for SpMM with at least so many units of vectors, if the format
-    /// serves as one on such a device: like this plan of the format, which is predicted to be the
-    /// fastest for SpMV.
-    fn spmm_plan(_: &Analysis, _: Target, _: usize, _: Option<&Self::Plan>) -> Option<Self::Plan> {
+    /// Plan of a second packing for SpMM with at least `_units` units of vectors, if the format
+    /// serves as one on such a device, like `_fastest`, predicted to be the fastest for SpMV.
+    fn spmm_plan(
+        _: &Analysis,
+        _: Target,
+        _units: usize,
+        _fastest: Option<&Self::Plan>,
+    ) -> Option<Self::Plan> {
         None
     }
 

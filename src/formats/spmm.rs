@@ -121,6 +121,16 @@ impl SpmmShape {
             Layout::ColumnMajor => ([1, self.ncols], [1, self.nrows]),
         }
     }
+
+    /// True if the number of vectors is a multiple of a [unit](DeviceVectors::unit).
+    pub(crate) fn has_unit<T: Scalar>(&self) -> bool {
+        DeviceVectors::<T>::UNITS.iter().any(|&unit| self.count.is_multiple_of(unit))
+    }
+}
+
+/// Number of vectors that a GPU copies to row-major order, and multiplies, at a time.
+pub(crate) const fn copied_vectors<T>() -> usize {
+    ROW_MAJOR_BYTES / size_of::<T>()
 }
 
 /// SpMM with a matrix in GPU memory.
@@ -327,7 +337,7 @@ pub(crate) struct GpuSpmm<T: Scalar> {
 
 impl<T: Scalar> GpuSpmm<T> {
     /// Number of vectors that are copied at a time.
-    const WIDTH: usize = ROW_MAJOR_BYTES / size_of::<T>();
+    const WIDTH: usize = copied_vectors::<T>();
 
     fn new(spmm: Box<dyn DeviceSpmm<T>>, gpu: Gpu, ncols: usize) -> Result<Self, Error> {
         Ok(Self {
@@ -405,5 +415,20 @@ impl<T: Scalar> GpuSpmm<T> {
         // SAFETY: this is the kernel `row_major`; the memory is the caller's promise.
         unsafe { self.kernel.launch(queue, launch)? };
         Ok(width)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_numbers_of_vectors_have_a_unit() {
+        let shape = |count| SpmmShape { count, ncols: 3, nrows: 3, layout: Layout::RowMajor };
+        for (count, expected) in [(16, true), (17, false), (18, true)] {
+            assert_eq!(shape(count).has_unit::<f32>(), expected, "{count}");
+            assert_eq!(shape(count).has_unit::<f64>(), expected, "{count}");
+        }
+        assert_eq!([copied_vectors::<f32>(), copied_vectors::<f64>()], [16, 8]);
     }
 }

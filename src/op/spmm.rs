@@ -2,7 +2,7 @@
 
 use super::SparseOp;
 use crate::device::{Device, DeviceVec, Factor, Scaling, Stream};
-use crate::formats::{Layout, Multivector, SpmmShape};
+use crate::formats::{self, Layout, Multivector, SpmmShape};
 use crate::{Error, Scalar};
 use std::sync::PoisonError;
 
@@ -23,9 +23,9 @@ impl<T: Scalar> SparseOp<T> {
     /// is faster only for up to 4 vectors in f32 and 2 in f64 with CSR, and two or eight times as
     /// many with packed SELL. The first SpMM that the plan's own arrays do not serve packs the
     /// matrix a second time, as packed SELL in large matrices whose rows have similar lengths and
-    /// share columns, otherwise as `csr(balanced)`; [`explain`](Self::explain) reports it, and
-    /// [`memory_bytes`](Self::memory_bytes) counts it. One vector is multiplied as by
-    /// [`apply`](Self::apply).
+    /// share columns, otherwise and for operators with packed SELL as `csr(balanced)`;
+    /// [`explain`](Self::explain) reports it, and [`memory_bytes`](Self::memory_bytes) counts it.
+    /// One vector is multiplied as by [`apply`](Self::apply).
     ///
     /// On a GPU `x` is copied to it and `y` from it: see
     /// [`apply_multi_device`](Self::apply_multi_device). Products with the transposed matrix are
@@ -245,8 +245,14 @@ impl<T: Scalar> SparseOp<T> {
         if self.updater.is_none() && !self.spmm_packings.is_refused() {
             limit = limit.min(self.most_own_vectors);
         }
-        let by_spmvs = self.device == Device::Cpu && limit < usize::MAX;
-        if by_spmvs && !self.spmvs_are_faster() { 0 } else { limit }
+        match (&self.device, layout) {
+            (Device::Cpu, _) if limit < usize::MAX && !self.spmvs_are_faster() => 0,
+            // Few of them are multiplied at a time.
+            (Device::Cuda(_), Layout::ColumnMajor) if limit >= formats::copied_vectors::<T>() => {
+                usize::MAX
+            }
+            _ => limit,
+        }
     }
 
     /// True if two SpMVs of the plan are faster than SpMM with CSR on the CPU: if rows are short,

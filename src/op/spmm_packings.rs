@@ -5,7 +5,7 @@ use super::staging::StagingBuffers;
 use super::{SparseOp, SparseOpBuilder, Tuning};
 use crate::analysis::Analysis;
 use crate::device::{Device, Gpu};
-use crate::formats::{self, Plan, ResidentMatrix, Scaler, SpmmShape, Target};
+use crate::formats::{self, Layout, Plan, ResidentMatrix, Scaler, SpmmShape, Target};
 use crate::tuning::explain::AuxiliaryPacking;
 use crate::tuning::plan_timer::Ready;
 use crate::tuning::stopwatch::timed;
@@ -105,7 +105,10 @@ impl<T: Scalar> SparseOp<T> {
     /// Data of SpMMs of a shape, created at the first use.
     pub(super) fn spmm_packing(&self, shape: SpmmShape) -> Result<&SpmmPacking<T>, Error> {
         let SpmmPackings { own, second, refused } = &self.spmm_packings;
-        if shape.count > self.spmm_limit(shape.layout) {
+        // A GPU copies rows of vectors without a unit, as it does column-major vectors.
+        let is_copied = self.device != Device::Cpu && !shape.has_unit::<T>();
+        let layout = if is_copied { Layout::ColumnMajor } else { shape.layout };
+        if shape.count > self.spmm_limit(layout) {
             let made = get_or_make(second, &self.lazy_packing, || self.second_packing());
             match made {
                 Err(error) if self.can_multiply_without_copy(&error, shape) => {
@@ -229,8 +232,8 @@ impl<T: Scalar> SpmmPacking<T> {
 
 impl SparseOpBuilder {
     /// Plan for SpMM, like the plan that is predicted to be the fastest for SpMV among those of
-    /// formats that support SpMM, on a GPU other than that of the operator's `own` plan, with more
-    /// vectors than that multiplies itself.
+    /// formats that support SpMM, on a GPU other than that of the operator's `own` plan, for more
+    /// vectors than `own` multiplies.
     fn plan_for_spmm(
         &self,
         analysis: &Analysis,

@@ -289,7 +289,8 @@ impl AuxiliaryPackings<'_> {
                 }
             }
             match most {
-                [_, usize::MAX] => writeln!(f)?,
+                [usize::MAX, usize::MAX] => writeln!(f)?,
+                [most, usize::MAX] => writeln!(f, ", for at most {most} in row-major order")?,
                 [0, most] => writeln!(f, ", for at most {most} in column-major order")?,
                 [_, most] => writeln!(f, ", for at most {most}")?,
             }

@@ -105,8 +105,8 @@ impl PsellPlan {
         Self { packing: Packing { group: 4, ..fastest.packing }, ..fastest }
     }
 
-    /// Number of units of vectors of one launch of SpMM. For more, packed SELL is never faster than
-    /// CSR, which reads the matrix once for twice as many.
+    /// Number of units of vectors of one launch of SpMM. For more, CSR reads the matrix fewer
+    /// times, and is faster for 16 units: docs/history/2026-11-30-spmm-by-rows.md.
     pub(crate) const SPMM_UNITS: usize = 8;
 
     /// True if SpMM is slower with packed SELL than with CSR: there are too few slices for all

@@ -18,7 +18,7 @@ const MOST_ROWS: usize = 3;
 /// Least mean number of rows of an i-node, by entries.
 const LEAST_ROWS: f64 = 1.3;
 
-/// Number of sizes of a group: 1 to 16 lanes.
+/// Number of kernel choices: for up to 1, 2, 4, 8 and 16 units of vectors.
 pub(super) const SHIFTS: usize = 5;
 
 /// Groups of lanes of a kernel.
@@ -36,9 +36,9 @@ pub(super) struct GroupShape {
 
 impl GroupShape {
     /// Of rows one by one, for up to `1 << shift` units of vectors. Of more than eight, each lane
-    /// has two, so that twice as many rows are multiplied at the same time.
+    /// has a pair, so that twice as many rows are multiplied at the same time.
     pub(super) const fn of_rows(shift: u32) -> Self {
-        if Self::is_wide(shift) {
+        if Self::has_pairs(shift) {
             return Self { lane_shift: shift - 1, threads: BLOCK / 2, rows: 1, stage: 8 };
         }
         Self { lane_shift: shift, threads: BLOCK, rows: 1, stage: staged(4 << shift) }
@@ -50,8 +50,8 @@ impl GroupShape {
         Self { lane_shift: shift, threads: BLOCK, rows: MOST_ROWS, stage }
     }
 
-    /// True if a lane has two of `1 << shift` units.
-    const fn is_wide(shift: u32) -> bool {
+    /// True if a lane has a pair of `1 << shift` units.
+    const fn has_pairs(shift: u32) -> bool {
         shift as usize == SHIFTS - 1
     }
 
@@ -116,7 +116,7 @@ pub(super) enum KernelChoice {
     Inodes { split: u32 },
 }
 
-/// Choices for groups of 1, 2, 4, 8 and 16 lanes.
+/// Choices for up to 1, 2, 4, 8 and 16 units of vectors.
 pub(super) type KernelChoices = [KernelChoice; SHIFTS];
 
 /// The fastest kernels for a matrix whose rows, and i-nodes if it has some, have these lengths.
@@ -128,7 +128,8 @@ pub(super) fn fastest_kernels(
 ) -> KernelChoices {
     std::array::from_fn(|shift| {
         let shift = shift as u32;
-        let terms = if GroupShape::is_wide(shift) { RowTerms::WIDE_ROWS } else { RowTerms::ROWS };
+        let terms =
+            if GroupShape::has_pairs(shift) { RowTerms::ROWS_BY_PAIRS } else { RowTerms::ROWS };
         let lane_shift = GroupShape::of_rows(shift).lane_shift;
         let RowSplit { split, microseconds } =
             terms.fastest(rows, nrows, lane_shift, multiprocessors);
@@ -152,14 +153,14 @@ pub(super) fn fastest_kernels(
 pub(super) struct RowSpmm {
     kernels: KernelChoices,
     rows: Option<UnitKernels>,
-    /// Those of lanes with two units.
-    wide_rows: Option<UnitKernels>,
+    /// Those of lanes with pairs of units.
+    rows_by_pairs: Option<UnitKernels>,
     inodes: Option<(UnitKernels, Arc<Buffer<InodeStart>>)>,
 }
 
 impl RowSpmm {
-    /// Measures the rows of a matrix, and loads the kernels that are the fastest for groups of some
-    /// number of lanes, those of i-nodes if `has_tables` and there is memory for theirs.
+    /// Measures the rows of a matrix, and loads the kernels that are the fastest for some number of
+    /// units, those of i-nodes if `has_tables` and there is memory for theirs.
     ///
     /// # Errors
     ///
@@ -211,17 +212,17 @@ impl RowSpmm {
         let has_inodes = kernels.iter().any(is_inodes);
         debug_assert!(inodes.is_some() || !has_inodes, "i-nodes without their table");
         let row_kernels = |name| load(name, &format!("_{}", matrix.row_ptr.name()));
-        let [narrow @ .., wide] = &kernels;
-        let rows = narrow.iter().any(is_rows).then(|| row_kernels("rows")).transpose()?;
-        let wide_rows = is_rows(wide).then(|| row_kernels("wide_rows")).transpose()?;
+        let [few @ .., many] = &kernels;
+        let rows = few.iter().any(is_rows).then(|| row_kernels("rows")).transpose()?;
+        let rows_by_pairs = is_rows(many).then(|| row_kernels("rows_by_pairs")).transpose()?;
         let inodes = match inodes.filter(|_| has_inodes) {
             Some(table) => Some((load("inodes", "")?, Arc::new(gpu.upload(table)?))),
             None => None,
         };
-        Ok(Self { kernels, rows, wide_rows, inodes })
+        Ok(Self { kernels, rows, rows_by_pairs, inodes })
     }
 
-    /// True if groups are the fastest for some number of lanes.
+    /// True if groups are the fastest for some number of units.
     pub(super) fn needs_groups(&self) -> bool {
         self.kernels.contains(&KernelChoice::Groups)
     }
@@ -231,7 +232,7 @@ impl RowSpmm {
         self.inodes.as_ref().map_or(0, |(_, table)| table.bytes())
     }
 
-    /// Multiplies as many units of vectors as a group has lanes. False if that is the work of
+    /// Multiplies up to 16 units of vectors. False if that is the work of
     /// [groups](KernelChoice::Groups).
     ///
     /// # Safety
@@ -247,7 +248,7 @@ impl RowSpmm {
         let shift = vectors.lane_shift(unit);
         let (cols, values) = (matrix.col_idx.ptr(), matrix.values.ptr());
         let kernel_for = |kernels: &UnitKernels| *kernels.of(&vectors).1;
-        let rows = if GroupShape::is_wide(shift) { &self.wide_rows } else { &self.rows };
+        let rows = if GroupShape::has_pairs(shift) { &self.rows_by_pairs } else { &self.rows };
         let (kernel, launch) = match (self.kernels[shift as usize], rows, &self.inodes) {
             (KernelChoice::Rows { split }, Some(kernels), _) => {
                 let shape = GroupShape::of_rows(shift);

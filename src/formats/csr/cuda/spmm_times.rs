@@ -1,7 +1,8 @@
 //! Expected times of SpMM with CSR on a GPU by each of its kernels, which decide between them.
 //!
-//! The constants are fitted to times of 41 matrices on an H200, each with 4 to 16 units of vectors,
-//! and extrapolated to one and two: docs/history/2026-11-30-spmm-by-rows.md.
+//! The constants are fitted to times on an H200, of 41 matrices with 4 to 16 units of vectors, and
+//! extrapolated to one and two; those of pairs of units to 38 matrices with 16 units:
+//! docs/history/2026-11-30-spmm-by-rows.md.
 
 use crate::device::WARP;
 
@@ -74,8 +75,8 @@ impl RowTerms {
     /// Rows one by one.
     pub(super) const ROWS: Self =
         Self { start: 1.3, warp: 0.17, step: 0.185, row: 0.007, latency: 0.5 };
-    /// Rows one by one by lanes with two units each.
-    pub(super) const WIDE_ROWS: Self =
+    /// Rows one by one by lanes with a pair of units each.
+    pub(super) const ROWS_BY_PAIRS: Self =
         Self { start: 0.6, warp: 0.274, step: 0.273, row: 0.009, latency: 0.55 };
     /// I-nodes.
     pub(super) const INODES: Self =
@@ -146,15 +147,15 @@ mod tests {
         assert!(groups.contains("constexpr u32 GROUP_ENTRIES = 4,"));
     }
 
+    /// The fastest split of rows of these lengths on the GPU of the measurement.
+    fn fastest(terms: RowTerms, lengths: &[u32], lane_shift: u32) -> RowSplit {
+        terms.fastest(&LengthSums::of(lengths.iter().copied()), lengths.len(), lane_shift, 132)
+    }
+
     /// Split of rows, and whether it is expected to be faster than groups.
     fn split(lengths: &[u32], shift: u32) -> (u32, bool) {
         let nnz = lengths.iter().map(|&length| length as usize).sum();
-        let fastest = RowTerms::ROWS.fastest(
-            &LengthSums::of(lengths.iter().copied()),
-            lengths.len(),
-            shift,
-            132,
-        );
+        let fastest = fastest(RowTerms::ROWS, lengths, shift);
         (fastest.split, fastest.microseconds < of_groups(lengths.len(), nnz, shift, 132))
     }
 
@@ -162,13 +163,23 @@ mod tests {
     fn rows_are_split_where_that_is_faster() {
         assert_eq!(split(&[7; 64_000], 2), (0, true), "a stencil");
         assert_eq!(split(&[72; 1213], 2), (3, true), "few rows");
-        assert_eq!(split(&[27; 512_000], 4), (0, true), "many vectors");
         assert!(split(&[27; 512_000], 2).1, "long rows");
         let mut skewed = vec![7; 64_000];
         skewed[30_000] = 4000;
         assert!(!split(&skewed, 2).1, "a long row");
         let alternate: Vec<u32> = (0..60_000).map(|row| 1 + row % 8 / 7 * 40).collect();
         assert!(!split(&alternate, 2).1, "rows of different lengths in a warp");
+    }
+
+    #[test]
+    fn pairs_of_units_are_faster_than_twice_as_many_lanes() {
+        for (lengths, expected) in
+            [(vec![27; 512_000], 0), (vec![7; 64_000], 0), (vec![72; 1213], 2)]
+        {
+            let pairs = fastest(RowTerms::ROWS_BY_PAIRS, &lengths, 3);
+            assert_eq!(pairs.split, expected, "{pairs:?}");
+            assert!(pairs.microseconds < fastest(RowTerms::ROWS, &lengths, 4).microseconds);
+        }
     }
 
     #[test]
