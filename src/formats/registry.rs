@@ -110,8 +110,9 @@ macro_rules! registry {
                 }
             }
 
-            /// Plan of a second packing for SpMM: of the format of the plan that is predicted to be
-            /// the fastest for SpMV, or else of the first format that serves as one.
+            /// Plan of a second packing for SpMM with at least so many units of vectors: of the
+            /// format of the plan that is predicted to be the fastest for SpMV, or else of the
+            /// first format that serves as one.
             pub(crate) fn for_spmm(
                 analysis: &Analysis,
                 on: Target,
