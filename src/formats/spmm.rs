@@ -128,7 +128,7 @@ impl SpmmShape {
     }
 }
 
-/// Number of vectors that a GPU copies to row-major order, and multiplies, at a time.
+/// Number of vectors that are copied to row-major order, and multiplied, at a time.
 pub(crate) const fn copied_vectors<T>() -> usize {
     ROW_MAJOR_BYTES / size_of::<T>()
 }
@@ -336,14 +336,11 @@ pub(crate) struct GpuSpmm<T: Scalar> {
 }
 
 impl<T: Scalar> GpuSpmm<T> {
-    /// Number of vectors that are copied at a time.
-    const WIDTH: usize = copied_vectors::<T>();
-
     fn new(spmm: Box<dyn DeviceSpmm<T>>, gpu: Gpu, ncols: usize) -> Result<Self, Error> {
         Ok(Self {
             spmm,
             kernel: gpu.kernel("row_major", &format!("row_major_{}", T::KIND))?,
-            copy: Scratch::new(gpu, ncols * Self::WIDTH),
+            copy: Scratch::new(gpu, ncols * copied_vectors::<T>()),
         })
     }
 
@@ -365,7 +362,7 @@ impl<T: Scalar> GpuSpmm<T> {
         let direct = shape.layout == Layout::RowMajor
             && all.unit().is_some()
             && shape.count < IN_PLACE_LIMIT;
-        let step = if direct { self.spmm.most_vectors() } else { Self::WIDTH };
+        let step = if direct { self.spmm.most_vectors() } else { copied_vectors::<T>() };
         let copy = if direct { Ptr::NULL } else { self.copy.on(queue)? };
         for first in (0..shape.count).step_by(step) {
             let count = step.min(shape.count - first);
@@ -391,7 +388,7 @@ impl<T: Scalar> GpuSpmm<T> {
     ///
     /// # Safety
     ///
-    /// As [`multiply`](Self::multiply); the copy has [`Self::WIDTH`] elements for every one of
+    /// As [`multiply`](Self::multiply); the copy has [`copied_vectors`] elements for every one of
     /// `ncols` columns.
     unsafe fn fill(
         &self,

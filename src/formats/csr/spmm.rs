@@ -5,9 +5,8 @@ use super::{CsrPlan, HostCsr};
 use crate::device::cpu::{
     CpuKernel, Output, Vector, dispatch, element, element_at, for_each_task, read, write,
 };
-use crate::formats::constants::ROW_MAJOR_BYTES;
 use crate::formats::spmm::to_row_major;
-use crate::formats::{HostBuffers, Layout, SpmmShape};
+use crate::formats::{HostBuffers, Layout, SpmmShape, copied_vectors};
 use crate::memory::try_zeroed;
 use crate::{Error, Scalar};
 use std::mem::MaybeUninit;
@@ -58,7 +57,7 @@ impl<T: Scalar> HostCsr<T> {
             return Ok(());
         }
         let free = buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let width = ROW_MAJOR_BYTES / size_of::<T>();
+        let width = copied_vectors::<T>();
         let mut copy = free.map_or_else(|| try_zeroed(shape.ncols.saturating_mul(width)), Ok)?;
         for first in (0..shape.count).step_by(width) {
             let count = width.min(shape.count - first);

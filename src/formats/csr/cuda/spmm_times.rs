@@ -163,6 +163,7 @@ mod tests {
     fn rows_are_split_where_that_is_faster() {
         assert_eq!(split(&[7; 64_000], 2), (0, true), "a stencil");
         assert_eq!(split(&[72; 1213], 2), (3, true), "few rows");
+        assert_eq!(split(&[27; 512_000], 4), (0, true), "many vectors");
         assert!(split(&[27; 512_000], 2).1, "long rows");
         let mut skewed = vec![7; 64_000];
         skewed[30_000] = 4000;
