@@ -15,7 +15,7 @@ use super::sampler::Sampler;
 use super::slices::SortedSlices;
 use super::structure::ValueStatistics;
 use super::value_set::{DICTIONARY, VALUE_SLOTS, ValueSet};
-use super::{Analysis, Histogram, Probes, RowStats, Structure, rows::ratio};
+use super::{Analysis, Histogram, Probes, RowStats, Structure, probes, rows::ratio};
 use crate::device::kernels::analysis::{
     CountTouches, Distinct, Inexact, PlaceTouches, RowLengths, TallyTouches,
 };
@@ -212,15 +212,15 @@ fn field<N>(found: Ptr<KernelCounts>, offset: usize) -> Ptr<N> {
 
 impl Analysis {
     /// Measures a matrix in the memory of a GPU. As an analysis on the host, but without the row
-    /// lengths. The values are there once `has_values` returns true; if it returns false they could
-    /// not be copied.
+    /// lengths. The values are there, or once `has_values` returns true; if it returns false they
+    /// could not be copied.
     ///
     /// # Errors
     ///
     /// Errors of the GPU.
     pub(crate) fn on_gpu<T: Scalar>(
         source: &CsrSource<T>,
-        has_values: &dyn Fn() -> bool,
+        has_values: Option<&dyn Fn() -> bool>,
         formats: &[Option<FormatProbe>],
     ) -> Result<Self, Error> {
         let sampling = Sampling::of(source.nnz(), Reuse::groups(source.ncols));
@@ -231,24 +231,30 @@ impl Analysis {
         let listed = a.row_lengths(found)?;
         a.contiguity(found)?;
         let first = a.read(found)?;
-        sort.tally(first.touches as usize, field(found, offset_of!(KernelCounts, distances)))?;
         let rows = RowStats::from_histogram(a.ncols, first.histogram(a, listed)?, first.changes);
-        let mut probes = Probes::default();
-        probes.measure(formats, Sampler::Gpu(a), &rows, None)?;
-        if !has_values() {
-            return Err(Error::Gpu {
-                device: source.gpu.to_string(),
-                action: "analyse the values".to_owned(),
-                code: None,
-                message: "they were not copied".to_owned(),
-            });
+        let begun = probes::begin(formats, Sampler::Gpu(a), &rows)?;
+        // The GPU does this while the host measures samples.
+        sort.tally(first.touches as usize, field(found, offset_of!(KernelCounts, distances)))?;
+        if has_values.is_none() {
+            a.values(&source.values, found)?;
         }
-        a.values(&source.values, found)?;
+        let mut probes = Probes::of(begun)?;
+        if let Some(has_values) = has_values {
+            if !has_values() {
+                return Err(Error::Gpu {
+                    device: source.gpu.to_string(),
+                    action: "analyse the values".to_owned(),
+                    code: None,
+                    message: "they were not copied".to_owned(),
+                });
+            }
+            a.values(&source.values, found)?;
+        }
         let last = a.read(found)?;
         let reuse = Reuse::of_classes(&last.distances, &sampling);
         let contiguity = first.contiguity(a.nnz());
         let structure = Structure::new(contiguity, last.values::<T>(), reuse);
-        probes.measure(formats, Sampler::Gpu(a), &rows, Some(&structure))?;
+        probes.measure(formats, Sampler::Gpu(a), &rows, &structure)?;
         let slices = SortedSlices::of_sums(&first.slices);
         Ok(Self { rows, row_lengths: Vec::new(), slices, structure, probes })
     }

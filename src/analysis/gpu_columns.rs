@@ -1,10 +1,12 @@
 //! Positions of the entries of a matrix in the memory of a GPU, and copies of samples of them.
 
 use super::frequency::{FrequencyCounts, Runs};
-use super::sample::Sample;
+use super::sample::{Arrival, Sample};
 use crate::device::kernels::analysis::{AddColumns, ColumnSpans, Gather, TallyColumns};
-use crate::device::{BLOCK, Buffer, CsrSource, Gpu, Launch, Ptr, WorkingMemory};
+use crate::device::{BLOCK, Buffer, CsrSource, Gpu, HostWindow, Launch, Ptr, WorkingMemory};
 use crate::{Error, Scalar};
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ops::Range;
 
 /// Working memory for samples, in bytes.
@@ -29,6 +31,8 @@ pub(crate) struct GpuColumns<'a> {
     col_idx: &'a Buffer<u32>,
     /// Working memory.
     pub(crate) work: WorkingMemory,
+    /// Host memory for samples, if it can be allocated.
+    window: OnceCell<Option<HostWindow>>,
 }
 
 impl<'a> GpuColumns<'a> {
@@ -49,7 +53,8 @@ impl<'a> GpuColumns<'a> {
     pub(super) fn with_room<T: Scalar>(a: &'a CsrSource<T>, room: usize) -> Result<Self, Error> {
         let (row_ptr, col_idx) = (&a.row_ptr, &*a.col_idx);
         let work = WorkingMemory::new(a.gpu, room)?;
-        Ok(Self { gpu: a.gpu, nrows: a.nrows, ncols: a.ncols, row_ptr, col_idx, work })
+        let window = OnceCell::new();
+        Ok(Self { gpu: a.gpu, nrows: a.nrows, ncols: a.ncols, row_ptr, col_idx, work, window })
     }
 
     /// Number of entries.
@@ -68,46 +73,78 @@ impl<'a> GpuColumns<'a> {
     }
 
     /// Copies of ranges of the row offsets.
-    pub(super) fn offsets(&self, ranges: &[Range<usize>]) -> Result<Sample<'a, usize>, Error> {
+    pub(super) fn offsets(
+        &'a self,
+        ranges: Vec<Range<usize>>,
+    ) -> Result<Arrival<'a, usize>, Error> {
         self.gathered(self.row_ptr.ptr(), "gather_u64", ranges)
     }
 
     /// Copies of ranges of the columns.
-    pub(super) fn columns(&self, ranges: &[Range<usize>]) -> Result<Sample<'a, u32>, Error> {
+    pub(super) fn columns(&'a self, ranges: Vec<Range<usize>>) -> Result<Arrival<'a, u32>, Error> {
         self.gathered(self.col_idx(), "gather_u32", ranges)
     }
 
+    /// Enqueues copies of ranges to the window. Ranges that it has no room for are copied at once.
     fn gathered<E: Copy>(
-        &self,
+        &'a self,
         elements: Ptr<E>,
         kernel: &str,
-        ranges: &[Range<usize>],
-    ) -> Result<Sample<'a, E>, Error> {
+        ranges: Vec<Range<usize>>,
+    ) -> Result<Arrival<'a, E>, Error> {
         /// Elements that a warp copies.
         const COPIED: usize = 512;
-        let copied = ranges.iter().flat_map(|range| {
+        let parts = ranges.iter().map(|range| range.len().div_ceil(COPIED)).sum::<usize>();
+        let len: usize = ranges.iter().map(Range::len).sum();
+        let window = self.window.get_or_init(|| HostWindow::new(self.gpu).ok()).as_ref();
+        let shared = window.and_then(|window| {
+            let places = window.take::<u64>(2 * parts + 1)?;
+            Some((window, places, window.take::<E>(len)?))
+        });
+        // Beginnings of the parts, then their places among the copies.
+        let mut places = vec![0; if shared.is_some() { 0 } else { 2 * parts + 1 }];
+        let listed = match shared {
+            // SAFETY: the array has as many elements, which only a later launch reads.
+            Some((_, (host, _), _)) => unsafe {
+                std::slice::from_raw_parts_mut(host, 2 * parts + 1)
+            },
+            None => &mut places[..],
+        };
+        let (from, to) = listed.split_at_mut(parts);
+        let starts = ranges.iter().flat_map(|range| {
             range.clone().step_by(COPIED).map(|start| start..(start + COPIED).min(range.end))
         });
-        let (mut from, mut to) = (Vec::new(), vec![0u64]);
-        let mut len = 0;
-        for range in copied {
-            from.push(range.start as u64);
-            len += range.len();
-            to.push(len as u64);
+        to[0] = 0;
+        for (part, range) in starts.enumerate() {
+            from[part] = range.start as u64;
+            to[part + 1] = to[part] + range.len() as u64;
         }
-        let count = from.len();
-        from.append(&mut to);
-        let (places, copies) = (self.work.take::<u64>(from.len())?, self.work.take::<E>(len)?);
-        // SAFETY: there are as many elements, and the wait below outlasts the copy.
-        unsafe { self.gpu.queue().copy_in(places, &from)? };
-        let to = places.add(count);
+        let (from, copies) = match shared {
+            Some((_, (_, from), (_, copies))) => (from, copies),
+            None => {
+                let from = self.work.take::<u64>(places.len())?;
+                // SAFETY: as many elements, and the wait below outlasts the copy.
+                unsafe { self.gpu.queue().copy_in(from, &places)? };
+                (from, self.work.take::<E>(len)?)
+            }
+        };
         // There are fewer than 2³² ranges of any sample.
-        let (from, count) = (places, count as u32);
-        let launch = Launch::over(count as usize, WARP);
+        let (to, count) = (from.add(parts), parts as u32);
+        let launch = Launch::over(parts, WARP);
         let launch = launch.with(Gather { elements, from, to, count, copies });
         // SAFETY: the ranges are in the array, and there is room for their copies.
         unsafe { self.work.run(FILE, kernel, launch)? };
-        Ok(Sample::of_copies(self.work.read_vec(copies, len)?, ranges))
+        match shared {
+            Some((window, _, (copies, _))) => {
+                window.mark()?;
+                // SAFETY: the kernel before the mark writes the array.
+                Ok(unsafe { Arrival::in_window(window, copies, ranges) })
+            }
+            None => {
+                let copies = Cow::Owned(self.work.read_vec(copies, len)?);
+                Ok(Arrival::here(Sample::of_copies(copies, &ranges)))
+            }
+        }
     }
 
     /// Least and largest column of rows, or `[u32::MAX, 0]` of a row without entries.

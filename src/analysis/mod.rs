@@ -35,7 +35,7 @@ pub use pattern::Pattern;
 pub(crate) use probes::{FormatProbe, Measure, Probes};
 pub(crate) use rows::ratio;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
-pub(crate) use sample::Sample;
+pub(crate) use sample::{Arrival, Sample};
 pub(crate) use sampler::Sampler;
 pub(crate) use slices::{SliceSums, SortedSlices};
 pub use structure::Structure;
@@ -130,7 +130,8 @@ impl Analysis {
                 rows = RowStats::from_histogram(a.ncols(), pass.histogram, pass.changes);
                 (row_lengths, slices) = (pass.row_lengths, pass.slices);
                 let sampler = Sampler::Host(a.columns());
-                probes.measure(formats, sampler, &rows, None).expect(BORROWED);
+                probes =
+                    probes::begin(formats, sampler, &rows).and_then(Probes::of).expect(BORROWED);
             },
             &mut || contiguity = Contiguity::of(a.columns()),
             &mut || reuse = Reuse::of(a.ncols(), a.col_idx()),
@@ -138,7 +139,7 @@ impl Analysis {
         ]);
         let structure = Structure::new(contiguity, values, reuse);
         let sampler = Sampler::Host(a.columns());
-        probes.measure(formats, sampler, &rows, Some(&structure)).expect(BORROWED);
+        probes.measure(formats, sampler, &rows, &structure).expect(BORROWED);
         Self { rows, row_lengths, slices, structure, probes }
     }
 

@@ -34,13 +34,48 @@ pub(crate) struct FormatProbe {
 /// its memory.
 pub(crate) enum Measure {
     /// Without the structure of columns and values, while that is measured.
-    BeforeStructure(fn(Sampler<'_>, &RowStats, &mut Probes) -> Result<(), Error>),
+    BeforeStructure(Begin),
     /// With this structure, afterwards.
     AfterStructure(fn(Sampler<'_>, &RowStats, &Structure, &mut Probes) -> Result<(), Error>),
 }
 
+/// Function that takes samples of a matrix, and lets a GPU that has it in its memory begin. Returns
+/// what measures the samples, so that the GPU does other work meanwhile.
+pub(crate) type Begin = for<'a> fn(Sampler<'a>, &'a RowStats) -> Result<Rest<'a>, Error>;
+
+/// Function that ends what [`Begin`] has begun.
+pub(crate) type Rest<'a> = Box<dyn FnOnce(&mut Probes) -> Result<(), Error> + 'a>;
+
+/// Begins what formats measure while the structure is not known.
+///
+/// # Errors
+///
+/// Errors of a GPU that has the matrix in its memory.
+pub(super) fn begin<'a>(
+    formats: &[Option<FormatProbe>],
+    a: Sampler<'a>,
+    rows: &'a RowStats,
+) -> Result<Vec<Rest<'a>>, Error> {
+    let begins = formats.iter().flatten().filter_map(|format| match format.measure {
+        Measure::BeforeStructure(begin) => Some(begin),
+        Measure::AfterStructure(_) => None,
+    });
+    begins.map(|begin| begin(a, rows)).collect()
+}
+
 impl Probes {
-    /// Adds what formats measure while the structure is not known, or once it is.
+    /// The probes that were begun.
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn of(begun: Vec<Rest<'_>>) -> Result<Self, Error> {
+        let mut probes = Self::default();
+        begun.into_iter().try_for_each(|rest| rest(&mut probes))?;
+        Ok(probes)
+    }
+
+    /// Adds what formats measure once the structure is known.
     ///
     /// # Errors
     ///
@@ -50,15 +85,11 @@ impl Probes {
         formats: &[Option<FormatProbe>],
         a: Sampler<'_>,
         rows: &RowStats,
-        structure: Option<&Structure>,
+        structure: &Structure,
     ) -> Result<(), Error> {
         for format in formats.iter().flatten() {
-            match (&format.measure, structure) {
-                (Measure::BeforeStructure(measure), None) => measure(a, rows, self)?,
-                (Measure::AfterStructure(measure), Some(structure)) => {
-                    measure(a, rows, structure, self)?
-                }
-                _ => {}
+            if let Measure::AfterStructure(measure) = format.measure {
+                measure(a, rows, structure, self)?;
             }
         }
         Ok(())

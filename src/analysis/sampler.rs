@@ -2,7 +2,7 @@
 
 use super::frequency::{Frequencies, FrequencyCounts, Runs};
 use super::gpu_columns::GpuColumns;
-use super::sample::Sample;
+use super::sample::{Arrival, Sample};
 use crate::Error;
 use crate::matrix::CsrColumns;
 use std::ops::Range;
@@ -47,10 +47,10 @@ impl<'a> Sampler<'a> {
     /// # Errors
     ///
     /// Errors of the GPU.
-    pub(crate) fn offsets(self, ranges: Vec<Range<usize>>) -> Result<Sample<'a, usize>, Error> {
+    pub(crate) fn offsets(self, ranges: Vec<Range<usize>>) -> Result<Arrival<'a, usize>, Error> {
         match self {
-            Self::Host(a) => Ok(Sample::of(a.row_ptr(), ranges)),
-            Self::Gpu(a) => a.offsets(&ranges),
+            Self::Host(a) => Ok(Arrival::here(Sample::of(a.row_ptr(), ranges))),
+            Self::Gpu(a) => a.offsets(ranges),
         }
     }
 
@@ -59,10 +59,10 @@ impl<'a> Sampler<'a> {
     /// # Errors
     ///
     /// Errors of the GPU.
-    pub(crate) fn columns(self, ranges: Vec<Range<usize>>) -> Result<Sample<'a, u32>, Error> {
+    pub(crate) fn columns(self, ranges: Vec<Range<usize>>) -> Result<Arrival<'a, u32>, Error> {
         match self {
-            Self::Host(a) => Ok(Sample::of(a.col_idx(), ranges)),
-            Self::Gpu(a) => a.columns(&ranges),
+            Self::Host(a) => Ok(Arrival::here(Sample::of(a.col_idx(), ranges))),
+            Self::Gpu(a) => a.columns(ranges),
         }
     }
 
@@ -76,7 +76,7 @@ impl<'a> Sampler<'a> {
         rows: impl Iterator<Item = Range<usize>>,
     ) -> Result<Vec<Range<usize>>, Error> {
         let ends = rows.flat_map(|rows| [rows.start..rows.start + 1, rows.end..rows.end + 1]);
-        let ends = self.offsets(ends.collect())?;
+        let ends = self.offsets(ends.collect())?.wait()?;
         let range = |i: usize| ends.get(2 * i)[0]..ends.get(2 * i + 1)[0];
         Ok((0..ends.len() / 2).map(range).collect())
     }

@@ -12,8 +12,8 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 pub(crate) use self::{
-    NoBuffer as Buffer, NoKernel as Kernel, NoPinned as Pinned, NoQueue as Queue,
-    NoRecording as Recording,
+    NoBuffer as Buffer, NoHostWindow as HostWindow, NoKernel as Kernel, NoPinned as Pinned,
+    NoQueue as Queue, NoRecording as Recording,
 };
 pub use self::{NoGpu as Gpu, NoPeerCall as PeerCall};
 
@@ -328,6 +328,30 @@ impl<T: Copy> NoBuffer<T> {
     }
 
     pub(crate) fn to_vec(&self) -> Result<Vec<T>, Error> {
+        match self.never {}
+    }
+}
+
+/// Page-locked host memory for arrays that kernels read and write.
+#[derive(Debug)]
+pub(crate) struct NoHostWindow {
+    never: Gpu,
+}
+
+impl NoHostWindow {
+    pub(crate) fn new(gpu: Gpu) -> Result<Self, Error> {
+        match gpu {}
+    }
+
+    pub(crate) fn take<N: Copy>(&self, _: usize) -> Option<(*mut N, Ptr<N>)> {
+        match self.never {}
+    }
+
+    pub(crate) fn mark(&self) -> Result<(), Error> {
+        match self.never {}
+    }
+
+    pub(crate) fn wait(&self, _: usize) -> Result<(), Error> {
         match self.never {}
     }
 }

@@ -421,14 +421,15 @@ pub(crate) fn analysis_kernels<T: Scalar>() -> Vec<(Module, String)> {
 }
 
 /// Analyses a matrix in the memory of a GPU, with the same result but without the list of row
-/// lengths. `has_values` returns true once the values are there, and false if they are missing.
+/// lengths. The values are there, or once `has_values` returns true; it returns false if they are
+/// missing.
 ///
 /// # Errors
 ///
 /// Errors of the GPU.
 pub(crate) fn analyze_on_gpu<T: Scalar>(
     a: &CsrSource<T>,
-    has_values: &dyn Fn() -> bool,
+    has_values: Option<&dyn Fn() -> bool>,
 ) -> Result<Analysis, Error> {
     Analysis::on_gpu(a, has_values, PROBES)
 }

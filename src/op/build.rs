@@ -127,7 +127,7 @@ impl SparseOpBuilder {
                 waited.set(seconds);
                 has_values
             };
-            let (analysis, seconds) = timed(|| formats::analyze_on_gpu(there, &has_values));
+            let (analysis, seconds) = timed(|| formats::analyze_on_gpu(there, Some(&has_values)));
             Some((analysis.ok()?, seconds - waited.get()))
         };
         CsrSource::upload_during(a, gpu, analyze).ok()

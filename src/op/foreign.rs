@@ -86,7 +86,7 @@ impl SparseOpBuilder {
         gpu.with_kernels(formats::analysis_kernels::<T>(), || {
             // SAFETY: `a` outlives all uses.
             let source = unsafe { CsrSource::around(a) }.ok()??;
-            let analysis = formats::analyze_on_gpu(&source, &|| true).ok()?;
+            let analysis = formats::analyze_on_gpu(&source, None).ok()?;
             Some((source, analysis))
         })
     }

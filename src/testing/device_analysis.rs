@@ -24,7 +24,12 @@ fn the_gpu() -> Option<Gpu> {
 
 /// Compares the analyses of both sides.
 fn check<T: Scalar>(gpu: Gpu, a: &CsrMatrix<T>, name: &str) {
-    let (there, found) = CsrSource::upload_during(a.view(), gpu, formats::analyze_on_gpu).unwrap();
+    let (there, found) = {
+        let analyze = |there: &CsrSource<T>, has_values: &dyn Fn() -> bool| {
+            formats::analyze_on_gpu(there, Some(has_values))
+        };
+        CsrSource::upload_during(a.view(), gpu, analyze).unwrap()
+    };
     let found = found.unwrap();
     assert!(
         there.values.to_vec().unwrap().iter().zip(a.values()).all(|(a, b)| a.bits() == b.bits())
@@ -151,7 +156,7 @@ fn a_gpu_analyses_large_matrices_faster_than_the_host() {
             let product =
                 csr_product(&DevicePlanTimer::new(a.view(), &device, CacheState::Warm).unwrap());
             let there = CsrSource::upload(a.view(), gpu).unwrap();
-            let analysis = least(&mut || drop(formats::analyze_on_gpu(&there, &|| true).unwrap()));
+            let analysis = least(&mut || drop(formats::analyze_on_gpu(&there, None).unwrap()));
             let host = least(&mut || drop(formats::analyze(a.view())));
             let (arrays, stream) = (Arrays::of(&device, &a), Stream::new(&device).unwrap());
             let mut plan = String::new();

@@ -8,6 +8,7 @@ use cudarc::driver::sys;
 use std::ptr;
 
 /// A point in a stream.
+#[derive(Debug)]
 pub(super) struct Event {
     gpu: Gpu,
     event: sys::CUevent,

@@ -330,7 +330,7 @@ thread_local! {
 }
 
 #[cfg(test)]
-fn count_copied(bytes: u64) {
+pub(super) fn count_copied(bytes: u64) {
     COPIED.set(COPIED.get() + bytes);
 }
 

@@ -163,7 +163,7 @@ impl<'a> PanelRows<'a> {
                 // Row numbers have 32 bits.
                 let rows: Vec<u32> = firsts.flat_map(from).map(|row| row as u32).collect();
                 let begins = rows.iter().map(|&row| row as usize..row as usize + 1).collect();
-                let (spans, begins) = (gpu.spans(&rows)?, a.offsets(begins)?);
+                let (spans, begins) = (gpu.spans(&rows)?, a.offsets(begins)?.wait()?);
                 let row = |i: usize| (rows[i] as usize, (begins.get(i)[0], spans[i]));
                 Rows::Examined((0..rows.len()).map(row).collect())
             }

@@ -144,7 +144,7 @@ impl<'a> PanelSample<'a> {
             let all = rows.begin(panel.rows.end) - rows.begin(panel.rows.start);
             sizes.push((ranges.len() - before, all));
         }
-        Ok(Self { panels, sizes, rows: a.columns(ranges)? })
+        Ok(Self { panels, sizes, rows: a.columns(ranges)?.wait()? })
     }
 
     /// Non-empty cells and tiles over entries, and true if all sampled rows are sorted.

@@ -25,7 +25,7 @@ fn striped<T: Scalar>(a: Sampler<'_>) -> Result<bool, Error> {
     let Some(least) = least_contiguous(T::KIND, a.nrows(), nnz) else { return Ok(false) };
     let distance = (nnz / WINDOWS).max(WINDOW);
     let windows = (0..nnz).step_by(distance).map(|start| start..(start + WINDOW).min(nnz));
-    let sample = a.columns(windows.collect())?;
+    let sample = a.columns(windows.collect())?.wait()?;
     let pairs = (0..sample.len()).flat_map(|i| sample.get(i).windows(2));
     let (following, all) = pairs.fold((0, 0), |(following, all), pair| {
         (following + usize::from(pair[1] == pair[0].wrapping_add(1)), all + 1)

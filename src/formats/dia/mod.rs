@@ -72,9 +72,12 @@ impl Format for Dia {
 
     const EXAMPLES: &'static [&'static str] = &["dia"];
     const PROBE: Option<FormatProbe> = Some(FormatProbe {
-        measure: Measure::BeforeStructure(|a, rows, probes| {
-            probes.add(DiagonalCount::new(a, rows)?);
-            Ok(())
+        measure: Measure::BeforeStructure(|a, rows| {
+            let count = DiagonalCount::begin(a, rows)?;
+            Ok(Box::new(|probes| {
+                probes.add(count()?);
+                Ok(())
+            }))
         }),
         kernels: &[(offsets::FILE, offsets::KERNEL)],
     });

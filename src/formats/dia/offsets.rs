@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::analysis::{Analysis, GpuColumns, PARALLEL_MIN, RowStats, Sampler};
-use crate::device::Launch;
 use crate::device::kernels::dia::Diagonals;
+use crate::device::{Launch, Ptr};
 use crate::matrix::CsrColumns;
 use rayon::prelude::*;
 use std::collections::BTreeSet;
@@ -40,20 +40,34 @@ pub(super) struct DiagonalCount {
 }
 
 impl DiagonalCount {
-    /// Counts the diagonals of `a`.
+    /// Returns what counts the diagonals of `a`. A GPU that has the matrix in its memory begins
+    /// already.
     ///
     /// # Errors
     ///
-    /// Errors of a GPU that has the matrix in its memory.
-    pub(super) fn new(a: Sampler<'_>, rows: &RowStats) -> Result<Self, Error> {
+    /// Errors of the GPU.
+    pub(super) fn begin<'a>(
+        a: Sampler<'a>,
+        rows: &RowStats,
+    ) -> Result<impl FnOnce() -> Result<Self, Error> + 'a, Error> {
         let most = most_diagonals(a.nrows(), a.nnz());
-        let exact = match a {
-            Sampler::Host(a) => offsets(a).map(|offsets| offsets.len()),
+        let on_gpu = match a {
             // A row has as many diagonals as entries.
-            Sampler::Gpu(_) if rows.max as usize > most => None,
-            Sampler::Gpu(a) => Some(on_gpu(a, most)?).filter(|&count| count <= most),
+            Sampler::Gpu(a) if rows.max as usize <= most => Some((a, begin_on_gpu(a, most)?)),
+            _ => None,
         };
-        Ok(Self { exact, most })
+        Ok(move || {
+            let exact = match (a, on_gpu) {
+                (Sampler::Host(a), _) => offsets(a).map(|offsets| offsets.len()),
+                (Sampler::Gpu(_), None) => None,
+                (Sampler::Gpu(_), Some((a, found))) => {
+                    let mut count = [0];
+                    a.work.read(found, &mut count)?;
+                    usize::try_from(count[0]).ok().filter(|&count| count <= most)
+                }
+            };
+            Ok(Self { exact, most })
+        })
     }
 
     /// The count of an analysed matrix.
@@ -72,8 +86,9 @@ impl DiagonalCount {
     }
 }
 
-/// Number of diagonals of a matrix in the memory of a GPU, or any number above `most`.
-fn on_gpu(a: &GpuColumns<'_>, most: usize) -> Result<usize, Error> {
+/// Enqueues the count of the diagonals of a matrix in the memory of a GPU: their number, or any
+/// number above `most`.
+fn begin_on_gpu(a: &GpuColumns<'_>, most: usize) -> Result<Ptr<u64>, Error> {
     let words = (a.nrows + a.ncols).div_ceil(u32::BITS as usize);
     let slots = (2 * most + 2).next_power_of_two();
     let found = a.work.cleared::<u64>(1)?;
@@ -87,11 +102,9 @@ fn on_gpu(a: &GpuColumns<'_>, most: usize) -> Result<usize, Error> {
         slots: slots as u64,
         found,
     });
-    let mut count = [0];
     // SAFETY: there is a thread for every row, a bit for every diagonal, and more slots than keys.
     unsafe { a.work.run(FILE, KERNEL, launch)? };
-    a.work.read(found, &mut count)?;
-    Ok(count[0] as usize)
+    Ok(found)
 }
 
 /// Offsets of the diagonals that hold the entries of every row in their order. The columns of a row

@@ -82,6 +82,7 @@ mod order;
 mod pack;
 mod plan;
 mod probe;
+mod sample;
 mod sizes;
 mod slice;
 mod source;
@@ -154,9 +155,12 @@ impl Format for Psell {
         "psell(sigma:100000,values:f32,group:4,split:9)",
     ];
     const PROBE: Option<FormatProbe> = Some(FormatProbe {
-        measure: Measure::BeforeStructure(|a, rows, probes| {
-            probes.add(SliceProbe::new(a, rows)?);
-            Ok(())
+        measure: Measure::BeforeStructure(|a, rows| {
+            let measure = SliceProbe::sample(a, rows)?;
+            Ok(Box::new(|probes| {
+                probes.add(measure()?);
+                Ok(())
+            }))
         }),
         kernels: &[],
     });

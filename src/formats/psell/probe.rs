@@ -1,43 +1,19 @@
 //! Size of a matrix as packed SELL: estimated from a sample of its slices, without packing.
 
-use super::host::{SliceBatch, SlicedRows};
-use super::index::{Chooser, LANES, LaneRows};
+use super::host::SlicedRows;
+use super::index::LANES;
+use super::sample::{ArrivedSlices, SampledSlices};
 use super::sizes::SliceSizes;
 use super::{Order, Packing};
-use crate::analysis::{Analysis, PARALLEL_MIN, RowStats, Sample, Sampler, task_size};
-use crate::parallel::SparePool;
+use crate::analysis::{Analysis, PARALLEL_MIN, RowStats, Sampler};
 use crate::{Error, parallel};
 
 /// Largest sum of rows and entries at which the pattern is stored whole and measured exactly.
 const EXACT: usize = 1 << 14;
 
-/// Sampling distance in entries, which keeps the cost well below that of an SpMV.
-const SAMPLING: usize = 16;
-
-/// Smallest and largest sample, in entries: enough for an error of a few per cent if slices are
-/// alike.
-const SAMPLE: (usize, usize) = (1 << 12, 1 << 16);
-
-/// Largest number of entries of a small matrix. Its SpMV takes some 20 µs: one entry in 32 is
-/// sampled in place of one in 16, and the least sample is a quarter of `SAMPLE.0`.
-const SMALL: usize = 1 << 16;
-
-/// Minimum number of samples, independent of their size.
-const MIN_SAMPLES: usize = 2;
-
 /// Rows of the windows that are measured sorted: the window size that pays off on most matrices and
 /// devices.
-const WINDOW: usize = 512;
-
-/// Rows and entries that a parallel task measures: distributing fewer takes longer.
-const MEASURED_PER_TASK: usize = 1 << 12;
-
-/// Fewest and most slices of each window that is sorted for the sample: sorting a window costs as
-/// much as sampling a few slices.
-const SLICES_PER_WINDOW: (usize, usize) = (2, 4);
-
-/// Number of windows of a matrix of which as many slices as possible are measured.
-const FEW_WINDOWS: usize = 3;
+pub(super) const WINDOW: usize = 512;
 
 /// Least number of entries of long rows less one: two per lane. On an H200 the gallery's `webbase`
 /// took 542 µs with one row in a thousand as a long row, 110 µs with those beyond 64 entries
@@ -85,34 +61,38 @@ impl SliceProbe {
         analysis.probes.get().expect("every format probes every matrix")
     }
 
-    /// Measures `a`, which has the row statistics `rows`.
+    /// Takes samples of `a`, which has the row statistics `rows`. Returns what measures them.
     ///
     /// # Errors
     ///
     /// Errors of a GPU that has the matrix in its memory.
-    pub(crate) fn new(a: Sampler<'_>, rows: &RowStats) -> Result<Self, Error> {
-        let (split, ncols) = (split_of(rows), a.ncols());
-        if a.nrows() + a.nnz() <= EXACT {
-            let row_ptr = a.offsets(std::iter::once(0..a.nrows() + 1).collect())?.get(0).to_vec();
-            let col_idx = a.columns(std::iter::once(0..a.nnz()).collect())?.get(0).to_vec();
-            let pattern = ColumnSample { row_ptr, col_idx, ncols };
-            let (natural, sorted) = (Order::Natural, Order::Windows(WINDOW));
-            let (natural, sorted) = (pattern.sizes(natural, split), pattern.sizes(sorted, split));
-            return Ok(Self { split, natural, sorted, pattern: Some(pattern) });
-        }
-        let (slices, entries) =
-            (a.nrows().div_ceil(LANES) as u64, rows.histogram.entries_up_to(split));
-        let estimated = |sample: Vec<SliceBatch>| SliceSizes::estimated(&sample, slices, entries);
-        let short = RowSample::slices(a)?;
-        let natural = || estimated(short.natural(split));
-        let sorted = || RowSample::windows(a).map(|windows| estimated(windows.sorted(split)));
-        let (natural, sorted) = if a.nnz() < PARALLEL_MIN {
-            (natural(), sorted())
-        } else {
-            // Windows are copied from a GPU meanwhile.
-            parallel::join(natural, sorted)
-        };
-        Ok(Self { split, natural, sorted: sorted?, pattern: None })
+    pub(crate) fn sample<'a>(
+        a: Sampler<'a>,
+        rows: &'a RowStats,
+    ) -> Result<impl FnOnce() -> Result<Self, Error> + 'a, Error> {
+        let (split, is_exact) = (split_of(rows), a.nrows() + a.nnz() <= EXACT);
+        let samples = if is_exact { None } else { Some(SampledSlices::of(a, rows, split)?) };
+        Ok(move || {
+            let Some([natural, sorted]) = samples else {
+                let pattern = ColumnSample::all_of(a)?;
+                let sizes = |order| pattern.sizes(order, split);
+                let (natural, sorted) = (sizes(Order::Natural), sizes(Order::Windows(WINDOW)));
+                return Ok(Self { split, natural, sorted, pattern: Some(pattern) });
+            };
+            let (nnz, ncols, slices) = (a.nnz(), a.ncols(), a.nrows().div_ceil(LANES) as u64);
+            let entries = rows.histogram.entries_up_to(split);
+            let (natural, sorted) = (natural.wait()?, sorted.wait()?);
+            let estimated = |sample: &ArrivedSlices<'_>| {
+                SliceSizes::estimated(&sample.encoded(nnz, ncols), slices, entries)
+            };
+            let (natural, sorted) = (|| estimated(&natural), || estimated(&sorted));
+            let (natural, sorted) = if a.nnz() < PARALLEL_MIN {
+                (natural(), sorted())
+            } else {
+                parallel::join(natural, sorted)
+            };
+            Ok(Self { split, natural, sorted, pattern: None })
+        })
     }
 
     /// True if every slice was measured.
@@ -141,6 +121,14 @@ impl SliceProbe {
 }
 
 impl ColumnSample {
+    /// The whole pattern.
+    fn all_of(a: Sampler<'_>) -> Result<Self, Error> {
+        let row_ptr = a.offsets(std::iter::once(0..a.nrows() + 1).collect())?.wait()?;
+        let col_idx = a.columns(std::iter::once(0..a.nnz()).collect())?.wait()?;
+        let (row_ptr, col_idx) = (row_ptr.get(0).to_vec(), col_idx.get(0).to_vec());
+        Ok(Self { row_ptr, col_idx, ncols: a.ncols() })
+    }
+
     fn sizes(&self, order: Order, split: u32) -> SliceSizes {
         let Self { row_ptr, col_idx, ncols } = self;
         // A sample is small; without memory for its order, the natural one is measured.
@@ -160,151 +148,6 @@ fn split_of(rows: &RowStats) -> u32 {
     let are_long = f64::from(rows.max) > MUCH_LONGER * others;
     let split = if are_few && are_long { near } else { far };
     if rows.max > split { split } else { Packing::MAX_SPLIT }
-}
-
-/// The numbers below `count`, in an order in which any first few are spread evenly.
-fn spread(count: usize) -> impl Iterator<Item = usize> {
-    // Multiples of the golden ratio, which are spread most evenly (Knuth, TAOCP 3, 6.4). The step
-    // is increased until it is coprime to `count`, so that each number occurs once.
-    let step = (count as f64 * 0.618_033_988_749_895) as usize;
-    let gcd = |mut a: usize, mut b: usize| {
-        while b != 0 {
-            (a, b) = (b, a % b);
-        }
-        a
-    };
-    let step = (step.max(1)..).find(|&step| gcd(step, count) <= 1).unwrap_or(1);
-    (0..count).map(move |i| (count / 2 + i * step) % count)
-}
-
-/// Samples of the same number of consecutive rows each, with all their entries.
-struct RowSample<'a> {
-    /// Number of the sample's place in the matrix, counted in samples.
-    numbers: Vec<usize>,
-    /// Row offsets of rounds of samples, and the round of each sample with its place there.
-    rounds: Vec<Sample<'a, usize>>,
-    places: Vec<(usize, usize)>,
-    columns: Sample<'a, u32>,
-    /// Rows of each sample that are measured.
-    measured: usize,
-    /// Numbers of columns and of entries of the matrix.
-    size: (usize, usize),
-}
-
-impl<'a> RowSample<'a> {
-    /// Samples slices.
-    fn slices(a: Sampler<'a>) -> Result<Self, Error> {
-        Self::of(a, LANES, LANES)
-    }
-
-    /// Samples windows, of which few slices are measured if their rows are long and there are
-    /// several windows: the slices of one are sorted.
-    fn windows(a: Sampler<'a>) -> Result<Self, Error> {
-        let slice = a.nnz() / a.nrows().div_ceil(LANES).max(1);
-        let slices = SAMPLE.1 / (MIN_SAMPLES * slice).max(1);
-        let (least, most) = SLICES_PER_WINDOW;
-        let least = if a.nrows() > FEW_WINDOWS * WINDOW { least } else { most };
-        Self::of(a, WINDOW, slices.clamp(least, most) * LANES)
-    }
-
-    /// Samples `len` consecutive rows at a time, of which `measured` are measured, until the
-    /// measured rows have enough entries.
-    fn of(a: Sampler<'a>, len: usize, measured: usize) -> Result<Self, Error> {
-        let (nnz, count) = (a.nnz(), a.nrows().div_ceil(len));
-        let enough = match nnz > SMALL {
-            true => (nnz / SAMPLING).clamp(SAMPLE.0, SAMPLE.1),
-            false => (nnz / (2 * SAMPLING)).max(SAMPLE.0 / 4),
-        };
-        let rows = |number: usize| number * len..((number + 1) * len).min(a.nrows());
-        // A sample without entries has a cost as well.
-        let cost = |entries: usize| LANES + entries;
-        let expected = enough / cost(measured * nnz / a.nrows().max(1));
-        let mut left = spread(count).peekable();
-        let (mut numbers, mut entries, mut counted) = (Vec::new(), Vec::new(), 0);
-        let (mut rounds, mut places) = (Vec::new(), Vec::new());
-        while left.peek().is_some() && (counted < enough || numbers.len() < MIN_SAMPLES) {
-            let next: Vec<usize> =
-                left.by_ref().take(expected + expected / 4 + MIN_SAMPLES).collect();
-            let offsets = next.iter().map(|&number| rows(number).start..rows(number).end + 1);
-            let round = a.offsets(offsets.collect())?;
-            for (place, number) in next.into_iter().enumerate() {
-                if counted >= enough && numbers.len() >= MIN_SAMPLES {
-                    break;
-                }
-                let offsets = round.get(place);
-                let own = offsets[0]..offsets[offsets.len() - 1];
-                counted += cost(own.len() * measured / len);
-                numbers.push(number);
-                places.push((rounds.len(), place));
-                entries.push(own);
-            }
-            rounds.push(round);
-        }
-        let columns = a.columns(entries)?;
-        Ok(Self { numbers, rounds, places, columns, measured, size: (a.ncols(), nnz) })
-    }
-
-    /// Row offsets of sample `i`.
-    fn offsets(&self, i: usize) -> &[usize] {
-        let (round, place) = self.places[i];
-        self.rounds[round].get(place)
-    }
-
-    /// Calls `encode(number, rows)` for every sample, with its rows in natural order; rows with
-    /// more than `split` entries are long.
-    fn batches(
-        &self,
-        split: u32,
-        encode: impl Fn(usize, SlicedRows<'_>) -> SliceBatch + Sync,
-    ) -> Vec<SliceBatch> {
-        let (ncols, nnz) = self.size;
-        let samples = self.numbers.len();
-        let rows: usize = (0..samples).map(|i| self.offsets(i).len() - 1).sum();
-        let entries: usize = (0..samples).map(|i| self.columns.get(i).len()).sum();
-        // Of each sample; of a window, a part is measured.
-        let measured = (rows + entries) * self.measured / rows.max(1);
-        let least = (MEASURED_PER_TASK / measured.max(1)).max(1);
-        parallel::map(samples, task_size(nnz, least), |i| {
-            let (offsets, col_idx) = (self.offsets(i), self.columns.get(i));
-            let row_ptr: Vec<usize> = offsets.iter().map(|at| at - offsets[0]).collect();
-            let rows = SlicedRows { row_ptr: &row_ptr, col_idx, perm: None, ncols, split };
-            encode(self.numbers[i], rows)
-        })
-    }
-
-    /// Samples that are slices of rows in natural order.
-    fn natural(&self, split: u32) -> Vec<SliceBatch> {
-        let choosers = SparePool::new(Chooser::default);
-        self.batches(split, |number, rows| {
-            let mut batch = SliceBatch::default();
-            let first = number * LANES;
-            // As in `SlicedRows::first_row`, by the numbers of the rows in the matrix.
-            let is_square = first + rows.row_ptr.len() - 1 <= rows.ncols;
-            let first_row = is_square.then_some(first);
-            choosers.with(|chooser| {
-                batch.push(chooser, &LaneRows { first_row, ..rows.lane_rows(0) });
-            });
-            batch
-        })
-    }
-
-    /// Encodes some slices of every sample, after sorting its rows as one window.
-    fn sorted(&self, split: u32) -> Vec<SliceBatch> {
-        let each = self.measured / LANES;
-        self.batches(split, |number, rows| {
-            // A window is small; without memory for its order, the natural one is measured.
-            let perm = Order::Windows(WINDOW).permutation(rows.row_ptr, split).ok().flatten();
-            let sorted = SlicedRows { perm: perm.as_deref(), ..rows };
-            let (mut chooser, mut batch) = (Chooser::default(), SliceBatch::default());
-            let slices = (rows.row_ptr.len() - 1).div_ceil(LANES);
-            let step = WINDOW / LANES / each;
-            // The first slice differs between windows, so that lengths occur in their due share.
-            for s in (number % step..slices).step_by(step) {
-                batch.push(&mut chooser, &LaneRows { first_row: None, ..sorted.lane_rows(s) });
-            }
-            batch
-        })
-    }
 }
 
 #[cfg(test)]
@@ -418,18 +261,5 @@ mod tests {
         lengths[7] = 121;
         assert_eq!(long_of(&lengths), 101);
         assert_eq!(long_of(&[20_000; 9]), Packing::MAX_SPLIT - 1, "no slice holds them");
-    }
-
-    #[test]
-    fn a_spread_has_every_number_once() {
-        for count in [0, 1, 2, 3, 10, 1000, 1024, 46_368] {
-            let mut numbers: Vec<usize> = spread(count).collect();
-            let (low, high) = numbers.split_at(count / 2);
-            let mean =
-                |half: &[usize]| half.iter().sum::<usize>() as f64 / half.len().max(1) as f64;
-            assert!(count < 1000 || (mean(low) / mean(high) - 1.0).abs() < 0.1, "{count}");
-            numbers.sort_unstable();
-            assert!(numbers.iter().copied().eq(0..count), "{count}");
-        }
     }
 }

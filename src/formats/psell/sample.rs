@@ -1,0 +1,309 @@
+//! Samples of the slices of a matrix.
+
+use super::Order;
+use super::host::SliceBatch;
+use super::index::{Chooser, LANES, LaneColumns, LaneRows};
+use super::probe::WINDOW;
+use crate::analysis::{Arrival, RowStats, Sample, Sampler, task_size};
+use crate::parallel::SparePool;
+use crate::{Error, parallel};
+use std::ops::Range;
+
+/// Sampling distance in entries, which keeps the cost well below that of an SpMV.
+const SAMPLING: usize = 16;
+
+/// Smallest and largest sample, in entries: enough for an error of a few per cent if slices are
+/// alike.
+const SAMPLE: (usize, usize) = (1 << 12, 1 << 16);
+
+/// Largest number of entries of a small matrix. Its SpMV takes some 20 µs: one entry in 32 is
+/// sampled in place of one in 16, and the least sample is a quarter of `SAMPLE.0`.
+const SMALL: usize = 1 << 16;
+
+/// Minimum number of samples, independent of their size.
+const MIN_SAMPLES: usize = 2;
+
+/// Rows and entries that a parallel task measures: distributing fewer takes longer.
+const MEASURED_PER_TASK: usize = 1 << 12;
+
+/// Fewest and most slices of each window that is sorted for the sample: sorting a window costs as
+/// much as sampling a few slices.
+const SLICES_PER_WINDOW: (usize, usize) = (2, 4);
+
+/// Number of windows of a matrix of which as many slices as possible are measured.
+const FEW_WINDOWS: usize = 3;
+
+/// Windows that a parallel task sorts: fewer take less time than to wake a thread.
+const SORTED_PER_TASK: usize = 32;
+
+/// The numbers below `count`, in an order in which any first few are spread evenly.
+fn spread(count: usize) -> impl Iterator<Item = usize> {
+    // Multiples of the golden ratio, which are spread most evenly (Knuth, TAOCP 3, 6.4). The step
+    // is increased until it is coprime to `count`, so that each number occurs once.
+    let step = (count as f64 * 0.618_033_988_749_895) as usize;
+    let gcd = |mut a: usize, mut b: usize| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let step = (step.max(1)..).find(|&step| gcd(step, count) <= 1).unwrap_or(1);
+    (0..count).map(move |i| (count / 2 + i * step) % count)
+}
+
+/// Samples of the same number of consecutive rows each.
+struct RowSample<'a> {
+    /// Number of the sample's place in the matrix, counted in samples.
+    numbers: Vec<usize>,
+    /// Row offsets of rounds of samples, and the round of each sample with its place there.
+    rounds: Vec<Sample<'a, usize>>,
+    places: Vec<(usize, usize)>,
+}
+
+impl<'a> RowSample<'a> {
+    /// Samples `len` consecutive rows at a time, of which `measured` are measured, until the
+    /// measured rows have enough entries. Returns what waits for the offsets of the first samples.
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    fn of(
+        a: Sampler<'a>,
+        len: usize,
+        measured: usize,
+    ) -> Result<impl FnOnce() -> Result<Self, Error> + 'a, Error> {
+        let (nnz, count) = (a.nnz(), a.nrows().div_ceil(len));
+        let enough = match nnz > SMALL {
+            true => (nnz / SAMPLING).clamp(SAMPLE.0, SAMPLE.1),
+            false => (nnz / (2 * SAMPLING)).max(SAMPLE.0 / 4),
+        };
+        let offsets = move |number: usize| number * len..((number + 1) * len).min(a.nrows()) + 1;
+        // A sample without entries has a cost as well.
+        let cost = |entries: usize| LANES + entries;
+        let expected = enough / cost(measured * nnz / a.nrows().max(1));
+        let mut left = spread(count);
+        let mut next_round = move || {
+            let count = expected + expected / 4 + MIN_SAMPLES;
+            let numbers: Vec<usize> = left.by_ref().take(count).collect();
+            let offsets = a.offsets(numbers.iter().map(|&number| offsets(number)).collect())?;
+            Ok::<_, Error>((numbers, offsets))
+        };
+        let mut round = next_round()?;
+        Ok(move || {
+            let (mut numbers, mut rounds, mut places) = (Vec::new(), Vec::new(), Vec::new());
+            let mut counted = 0;
+            loop {
+                let (next, offsets) = round;
+                let offsets = offsets.wait()?;
+                let is_last = next.is_empty();
+                for (place, number) in next.into_iter().enumerate() {
+                    if counted >= enough && numbers.len() >= MIN_SAMPLES {
+                        break;
+                    }
+                    let own = offsets.get(place);
+                    counted += cost((own[own.len() - 1] - own[0]) * measured / len);
+                    numbers.push(number);
+                    places.push((rounds.len(), place));
+                }
+                rounds.push(offsets);
+                if is_last || counted >= enough && numbers.len() >= MIN_SAMPLES {
+                    return Ok(Self { numbers, rounds, places });
+                }
+                round = next_round()?;
+            }
+        })
+    }
+
+    /// Rows of a window that are measured: few slices if rows are long and there are several
+    /// windows, because the slices of one are sorted.
+    fn measured_of_window(a: Sampler<'_>) -> usize {
+        let slice = a.nnz() / a.nrows().div_ceil(LANES).max(1);
+        let slices = SAMPLE.1 / (MIN_SAMPLES * slice).max(1);
+        let (least, most) = SLICES_PER_WINDOW;
+        let least = if a.nrows() > FEW_WINDOWS * WINDOW { least } else { most };
+        slices.clamp(least, most) * LANES
+    }
+
+    /// Row offsets of sample `i`.
+    fn offsets(&self, i: usize) -> &[usize] {
+        let (round, place) = self.places[i];
+        self.rounds[round].get(place)
+    }
+
+    /// Rows of some slices of every sample, after sorting its rows as one window.
+    fn sorted_rows(&self, nnz: usize, split: u32, measured: usize) -> Vec<Vec<u32>> {
+        let step = WINDOW / measured;
+        parallel::map(self.numbers.len(), task_size(nnz, SORTED_PER_TASK), |i| {
+            let offsets = self.offsets(i);
+            // A window is small; without memory for its order, the natural one is measured.
+            let perm = Order::Windows(WINDOW).permutation(offsets, split).ok().flatten();
+            let perm = perm.unwrap_or_else(|| (0..offsets.len() as u32 - 1).collect());
+            // The first slice differs between windows, so that lengths occur in their due share.
+            let slices = perm.chunks(LANES).skip(self.numbers[i] % step).step_by(step);
+            slices.flatten().copied().collect()
+        })
+    }
+}
+
+/// Slices of samples, whose columns may still be on their way.
+pub(super) struct SampledSlices<'a> {
+    rows: SampledRows<'a>,
+    columns: Arrival<'a, u32>,
+}
+
+/// Slices of samples, and their columns.
+pub(super) struct ArrivedSlices<'a> {
+    rows: SampledRows<'a>,
+    columns: Sample<'a, u32>,
+}
+
+/// Rows of slices of samples.
+struct SampledRows<'a> {
+    sample: RowSample<'a>,
+    /// Rows of the slices of every sample, in order; `None` if each sample is a slice in natural
+    /// order.
+    sorted: Option<Vec<Vec<u32>>>,
+    /// Rows with more entries are long.
+    split: u32,
+    /// Number of the first range of the columns of every sample.
+    firsts: Vec<usize>,
+}
+
+impl<'a> SampledSlices<'a> {
+    /// Slices in natural order, and slices of windows that are sorted.
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn of(a: Sampler<'a>, rows: &RowStats, split: u32) -> Result<[Self; 2], Error> {
+        let natural = RowSample::of(a, LANES, LANES)?;
+        let measured = RowSample::measured_of_window(a);
+        let windows = RowSample::of(a, WINDOW, measured)?;
+        let are_short = rows.max <= split;
+        // The GPU copies columns while windows are sorted.
+        let natural = Self::new(a, natural()?, None, split, are_short)?;
+        let windows = windows()?;
+        let sorted = windows.sorted_rows(a.nnz(), split, measured);
+        Ok([natural, Self::new(a, windows, Some(sorted), split, are_short)?])
+    }
+
+    /// Slices whose rows are not long if `are_short`.
+    fn new(
+        a: Sampler<'a>,
+        sample: RowSample<'a>,
+        sorted: Option<Vec<Vec<u32>>>,
+        split: u32,
+        are_short: bool,
+    ) -> Result<Self, Error> {
+        let samples = sample.numbers.len();
+        let mut rows = SampledRows { sample, sorted, split, firsts: Vec::with_capacity(samples) };
+        // The entries of adjacent rows are one range.
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for i in 0..samples {
+            let first = ranges.len();
+            rows.firsts.push(first);
+            if rows.sorted.is_none() && are_short {
+                let offsets = rows.sample.offsets(i);
+                ranges.push(offsets[0]..offsets[offsets.len() - 1]);
+                continue;
+            }
+            for own in rows.of(i).filter_map(|row| rows.entries(i, row)) {
+                let is_next = ranges[first..].last().is_some_and(|last| last.end == own.start);
+                match ranges.last_mut() {
+                    Some(last) if is_next => last.end = own.end,
+                    _ => ranges.push(own),
+                }
+            }
+        }
+        Ok(Self { rows, columns: a.columns(ranges)? })
+    }
+
+    /// Waits for the columns.
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn wait(self) -> Result<ArrivedSlices<'a>, Error> {
+        Ok(ArrivedSlices { rows: self.rows, columns: self.columns.wait()? })
+    }
+}
+
+impl SampledRows<'_> {
+    /// Rows of sample `i`, counted from its first one, in order.
+    fn of(&self, i: usize) -> impl ExactSizeIterator<Item = usize> {
+        let sorted = self.sorted.as_ref().map(|sorted| &sorted[i][..]);
+        let rows = sorted.map_or(self.sample.offsets(i).len() - 1, <[u32]>::len);
+        (0..rows).map(move |row| sorted.map_or(row, |sorted| sorted[row] as usize))
+    }
+
+    /// Entries of a row of sample `i`; `None` if it is long or has none.
+    fn entries(&self, i: usize, row: usize) -> Option<Range<usize>> {
+        let offsets = self.sample.offsets(i);
+        let entries = offsets[row]..offsets[row + 1];
+        (1..=self.split as usize).contains(&entries.len()).then_some(entries)
+    }
+
+    /// True if a row of sample `i` is long.
+    fn is_long(&self, i: usize, row: usize) -> bool {
+        let offsets = self.sample.offsets(i);
+        offsets[row + 1] - offsets[row] > self.split as usize
+    }
+}
+
+impl ArrivedSlices<'_> {
+    /// Encodes the slices, of a matrix with `nnz` entries and `ncols` columns.
+    pub(super) fn encoded(&self, nnz: usize, ncols: usize) -> Vec<SliceBatch> {
+        let samples = self.rows.sample.numbers.len();
+        let rows: usize = (0..samples).map(|i| self.rows.of(i).len()).sum();
+        let entries: usize = (0..self.columns.len()).map(|i| self.columns.get(i).len()).sum();
+        let least = (MEASURED_PER_TASK * samples / (rows + entries).max(1)).max(1);
+        let choosers = SparePool::new(Chooser::default);
+        parallel::map(samples, task_size(nnz, least), |i| {
+            choosers.with(|chooser| self.encoded_sample(i, ncols, chooser))
+        })
+    }
+
+    /// Encodes the slices of sample `i`.
+    fn encoded_sample(&self, i: usize, ncols: usize, chooser: &mut Chooser) -> SliceBatch {
+        let Self { rows, columns } = self;
+        let mut batch = SliceBatch::default();
+        let (mut own, mut range, mut left) = (rows.of(i), rows.firsts[i], [].as_slice());
+        while own.len() > 0 {
+            let mut lanes: LaneColumns<'_> = [&[]; LANES];
+            let (mut long, mut count) = (0, 0);
+            for (lane, row) in own.by_ref().take(LANES).enumerate() {
+                count += 1;
+                long |= u32::from(rows.is_long(i, row)) << lane;
+                let Some(entries) = rows.entries(i, row) else { continue };
+                if left.is_empty() {
+                    (left, range) = (columns.get(range), range + 1);
+                }
+                (lanes[lane], left) = left.split_at(entries.len());
+            }
+            // As in `SlicedRows::first_row`, by the numbers of the rows in the matrix.
+            let first = rows.sample.numbers[i] * LANES;
+            let may_be_diagonal = rows.sorted.is_none() && first + count <= ncols;
+            let first_row = may_be_diagonal.then_some(first);
+            batch.push(chooser, &LaneRows { columns: lanes, first_row, long, ncols });
+        }
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_has_every_number_once() {
+        for count in [0, 1, 2, 3, 10, 1000, 1024, 46_368] {
+            let mut numbers: Vec<usize> = spread(count).collect();
+            let (low, high) = numbers.split_at(count / 2);
+            let mean =
+                |half: &[usize]| half.iter().sum::<usize>() as f64 / half.len().max(1) as f64;
+            assert!(count < 1000 || (mean(low) / mean(high) - 1.0).abs() < 0.1, "{count}");
+            numbers.sort_unstable();
+            assert!(numbers.iter().copied().eq(0..count), "{count}");
+        }
+    }
+}
