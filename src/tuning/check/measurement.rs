@@ -11,11 +11,11 @@ const MAX_PRODUCTS: u64 = 40;
 
 /// Fewest products for one plan on a GPU, warm-up included, if the budget allows. Times of a GPU
 /// vary little, and further plans are worth more than a more accurate time.
-pub(super) const MIN_GPU_PRODUCTS: u64 = 8;
+pub(super) const MIN_GPU_PRODUCTS: u64 = 4;
 
 /// Seconds of products, at the speed of the fastest plan so far, that make a time on a GPU
-/// accurate.
-const ACCURATE_SECONDS: f64 = 300e-6;
+/// accurate, for each product of the check: the more products are expected, the more accuracy pays.
+const ACCURATE_SECONDS: f64 = 1.2e-6;
 
 /// Seconds of a batch of products that make a time on a CPU accurate.
 const ACCURATE_BATCH_SECONDS: f64 = 1.5e-3;
@@ -44,7 +44,10 @@ impl<A: PlanTimer> Check<'_, A> {
                 let batch = (ACCURATE_BATCH_SECONDS / product).ceil() as u64;
                 (1 + CPU_BATCHES * batch.min(MAX_PRODUCTS), MIN_PRODUCTS)
             }
-            Target::Gpu => ((ACCURATE_SECONDS / product) as u64, MIN_GPU_PRODUCTS),
+            Target::Gpu => {
+                let accurate = ACCURATE_SECONDS * self.budget.products as f64;
+                ((accurate / product) as u64, MIN_GPU_PRODUCTS)
+            }
         };
         let most = enough.clamp(fewest, MAX_PRODUCTS);
         (self.budget.products / SHARES).clamp(MIN_PRODUCTS, most)

@@ -1,9 +1,8 @@
 //! Check of a predicted plan on the matrix itself, with few products.
 //!
-//! Kernels of plain CSR come first: the one with the least predicted time, on a GPU also the next
-//! one if it is predicted to be about as fast, and `csr(balanced)`, then those whose expected
-//! improvement on the fastest measured plan, over all expected products, exceeds the cost of their
-//! products. They share one set of arrays.
+//! Kernels of plain CSR come first: the one with the least predicted time and `csr(balanced)`, then
+//! those whose expected improvement on the fastest measured plan, over all expected products,
+//! exceeds the cost of their products. They share one set of arrays.
 //! Another plan is packed only if its expected improvement exceeds the cost of packing, too. On a
 //! CPU the check takes no longer, besides packing the predicted plan and the plan that stays, than
 //! all its products would with the fastest plan, unless the expected improvement is several times
@@ -41,23 +40,15 @@ const SHARES: u64 = 7;
 /// products would.
 const LARGE_IMPROVEMENT: f64 = 4.0;
 
+/// Fewest plans that a check has products for: kernels of CSR, and one packed plan.
+const LEAST_PLANS: u64 = 4;
+
 /// Largest number of plans that are packed besides CSR.
 const MAX_PACKED: usize = 8;
 
 /// Fewest entries of a matrix that is checked. A smaller one takes about as long as a launch or the
 /// start of a thread, whatever the plan.
 const MIN_ENTRIES: u64 = 4096;
-
-/// Largest number of CSR kernels that are timed for their predictions on a GPU. `csr(balanced)` and
-/// a predicted plan of CSR are timed as well; others if the measurements suggest that they are
-/// faster.
-const CSR_KERNELS: usize = 2;
-
-/// The same on a CPU, where packing leaves time for fewer products.
-const CPU_CSR_KERNELS: usize = 1;
-
-/// Ratio to the least predicted time of CSR above which a kernel is not timed for its prediction.
-const MAX_CSR_RATIO: f64 = 1.5;
 
 /// Largest number of packed plans for which products are kept when further CSR kernels are timed.
 const RESERVED: usize = 3;
@@ -126,8 +117,7 @@ fn products(decision: &Decision, entries: u64) -> u64 {
     let calls = decision.request.expected_calls;
     let products = (PRODUCTS + calls / CALLS_PER_PRODUCT).min(calls / MIN_CALLS_PER_PRODUCT);
     let others = decision.candidates.iter().any(may_be_chosen);
-    // Enough for CSR and one packed plan.
-    let least = (CSR_KERNELS as u64 + 2) * MIN_PRODUCTS;
+    let least = LEAST_PLANS * MIN_PRODUCTS;
     let checks = entries >= MIN_ENTRIES && others && products >= least;
     if checks { products } else { 0 }
 }
@@ -273,21 +263,17 @@ impl<'a, A: PlanTimer> Check<'a, A> {
         }
     }
 
-    /// Times the kernels of CSR with the least predicted times in one set of arrays, and others
-    /// that may be faster than the fastest of them. `None` if there are none, or if they cannot be
+    /// Times the kernel of CSR with the least predicted time and `csr(balanced)` in one set of
+    /// arrays, and others that may be faster than the fastest of them. `None` if there are none, or if they cannot be
     /// packed.
     fn time_csr(&mut self) -> Option<Fastest<A::Packed>> {
         let is_csr = |place: &usize| self.is_csr(*place);
         let mut csr: Vec<usize> = (0..self.candidates.len()).filter(is_csr).collect();
         order::ascending(&mut csr, &|&place| self.predicted(place));
-        let kernels = if self.target == Target::Gpu { CSR_KERNELS } else { CPU_CSR_KERNELS };
         let balanced = Plan::Csr(csr::CsrPlan::Balanced);
-        let slowest = csr.first().map_or(0.0, |&place| self.predicted(place) * MAX_CSR_RATIO);
-        let mut rank = 0;
+        let first = csr.first().copied();
         csr.retain(|&place| {
-            rank += 1;
-            let is_fast = rank <= kernels && self.predicted(place) <= slowest;
-            is_fast || place == 0 || self.candidates[place].plan == balanced
+            Some(place) == first || place == 0 || self.candidates[place].plan == balanced
         });
         // A predicted plan of CSR is timed first.
         if let Some(at) = csr.iter().position(|&place| place == 0) {

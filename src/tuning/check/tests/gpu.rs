@@ -57,7 +57,8 @@ fn a_plan_whose_bytes_take_longer_than_the_fastest_one_gains_nothing() {
 fn kernels_of_csr_that_are_predicted_to_be_slow_are_not_timed() {
     let balanced = Plan::Csr(csr::CsrPlan::Balanced);
     // The predicted plan is one of CSR. The next kernel by prediction is slower by a factor, all
-    // others and `csr(balanced)`, which is always timed, by more.
+    // others and `csr(balanced)`, which is always timed, by more. A kernel that is predicted to be
+    // about as fast may be the fastest.
     let next_is_timed = |factor: f64| {
         let (mut decision, _, spec) = decision(BLOCKS, 1000);
         assert_eq!(decision.plan.format(), FormatKind::Csr);
@@ -78,5 +79,5 @@ fn kernels_of_csr_that_are_predicted_to_be_slow_are_not_timed() {
         let run = Check::new(&&script, &&script, &decision, &spec, LIMITS).run().unwrap();
         run.timing_run.timed_plan(&next.unwrap()).is_some_and(|timed| timed.product.is_some())
     };
-    assert!(next_is_timed(1.2) && !next_is_timed(9.0));
+    assert!(next_is_timed(1.02) && !next_is_timed(1.5) && !next_is_timed(9.0));
 }
