@@ -152,6 +152,23 @@ __device__ __forceinline__ uint4 diagonal_or(const Lane &own, uint4 relative, co
     return make_uint4(SliceShape{DIAGONAL, 1, slots.full, slots.count}.bits(), 0, stored, bytes);
 }
 
+// Encoding of a slice, as `Chooser` in src/formats/psell/index.rs, and the hash of its slots if it
+// is diagonal. It is not if its lanes are not consecutive rows whose numbers are columns.
+__device__ __forceinline__ uint4 choose_slice(const Lane &own, const u32 *cols, u32 ncols, bool may_be_diagonal, u64 &hash) {
+    LaneSurvey survey(cols, own.len, 0, own.len);
+    ColumnSurvey columns = survey.columns();
+    uint4 chosen = relative(own, columns);
+    SlotCounts slots;
+    bool reached = own.len == 0 || (in_reach(survey.first, own.row) && in_reach(survey.last, own.row));
+    if (may_be_diagonal && columns.flags & ASCENDING && __all_sync(ALL_LANES, reached)) {
+        u32 most = most_slots(own, chosen);
+        slots.count = visit_slots(own, cols, ncols, most, [&](int delta, u32 mask) { slots.add(delta, mask); });
+        chosen = diagonal_or(own, chosen, slots, most);
+    }
+    hash = slots.hash;
+    return chosen;
+}
+
 // First delta of a portion: column minus row of the portion's first entry in the longest row, the
 // first one of equals, so that equal slots are cut at the same deltas.
 __device__ __forceinline__ int portion_delta(const Lane &own, const u32 *cols, u32 portion) {

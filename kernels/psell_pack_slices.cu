@@ -28,20 +28,11 @@ KERNEL(psell_pack_choose)(const u64 *row_ptr, const u32 *col_idx, const u32 *per
         if (lane_id() == 0) encoded[slice] = make_uint4(ALL_LANES, 0, ASCENDING | TWOS | THREES, 0);
         return;
     }
-    LaneSurvey survey(cols, own.len, 0, own.len);
-    ColumnSurvey columns = survey.columns();
-    uint4 chosen = relative(own, columns);
-    SlotCounts slots;
-    u64 end = min((u64(slice) + 1) * WARP, u64(nrows));
-    bool reached = own.len == 0 || (in_reach(survey.first, own.row) && in_reach(survey.last, own.row));
-    if (!perm && end <= ncols && columns.flags & ASCENDING && __all_sync(ALL_LANES, reached)) {
-        u32 most = most_slots(own, chosen);
-        slots.count = visit_slots(own, cols, ncols, most, [&](int delta, u32 mask) { slots.add(delta, mask); });
-        chosen = diagonal_or(own, chosen, slots, most);
-    }
+    u64 end = min((u64(slice) + 1) * WARP, u64(nrows)), hash;
+    uint4 chosen = choose_slice(own, cols, ncols, !perm && end <= ncols, hash);
     if (lane_id() == 0) {
         encoded[slice] = chosen;
-        hashes[slice] = table_key(slots.hash);
+        hashes[slice] = table_key(hash);
     }
 }
 

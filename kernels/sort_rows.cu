@@ -2,12 +2,13 @@
 // stable.
 
 #include "common.cuh"
+#include "sort_keys.cuh"
 
 using namespace formats;
 
-// Windows that fit in a block: `windows` of them, sorted by a bitonic network (Batcher, AFIPS 1968)
-// over `size` keys, a power of two. A key consists of the window, the inverted length and, in its
-// low `bits`, the position in the window, so that all keys differ.
+// Windows that fit in a block: `windows` of them, with `size` keys, a power of two. A key consists
+// of the window, the inverted length and, in its low `bits`, the position in the window, so that
+// all keys differ.
 KERNEL(sort_rows_windows)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u32 windows,
                           u32 size, u32 bits, u32 *perm) {
     __shared__ u32 keys[SORTED];
@@ -20,19 +21,7 @@ KERNEL(sort_rows_windows)(const u64 *row_ptr, u32 nrows, u32 limit, u32 sigma, u
                              : (window << LENGTH_BITS | (MAX_LENGTH - rows.short_length(u32(base + i)))) << bits |
                                    (i - window * sigma);
     }
-    for (u32 run = 2; run <= size; run *= 2)
-        for (u32 offset = run / 2; offset > 0; offset /= 2) {
-            __syncthreads();
-            for (u32 pair = threadIdx.x; pair < size / 2; pair += BLOCK) {
-                u32 i = (pair & ~(offset - 1)) << 1 | (pair & (offset - 1)), j = i | offset;
-                u32 one = keys[i], other = keys[j];
-                if ((one > other) == ((i & run) == 0)) {
-                    keys[i] = other;
-                    keys[j] = one;
-                }
-            }
-        }
-    __syncthreads();
+    sort_keys(keys, size);
     for (u32 i = threadIdx.x; i < count; i += BLOCK) {
         u32 key = keys[i];
         perm[base + i] = u32(base) + (key >> (LENGTH_BITS + bits)) * sigma + (key & ((1u << bits) - 1));

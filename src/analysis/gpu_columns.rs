@@ -72,6 +72,11 @@ impl<'a> GpuColumns<'a> {
         self.col_idx.ptr()
     }
 
+    /// Host memory that kernels write; `None` if it cannot be allocated.
+    pub(crate) fn window(&self) -> Option<&HostWindow> {
+        self.window.get_or_init(|| HostWindow::new(self.gpu).ok()).as_ref()
+    }
+
     /// Copies of ranges of the row offsets.
     pub(super) fn offsets(
         &'a self,
@@ -96,8 +101,7 @@ impl<'a> GpuColumns<'a> {
         const COPIED: usize = 512;
         let parts = ranges.iter().map(|range| range.len().div_ceil(COPIED)).sum::<usize>();
         let len: usize = ranges.iter().map(Range::len).sum();
-        let window = self.window.get_or_init(|| HostWindow::new(self.gpu).ok()).as_ref();
-        let shared = window.and_then(|window| {
+        let shared = self.window().and_then(|window| {
             let places = window.take::<u64>(2 * parts + 1)?;
             Some((window, places, window.take::<E>(len)?))
         });

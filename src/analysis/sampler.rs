@@ -75,10 +75,25 @@ impl<'a> Sampler<'a> {
         self,
         rows: impl Iterator<Item = Range<usize>>,
     ) -> Result<Vec<Range<usize>>, Error> {
+        Ok(Self::between(&self.ends(rows)?.wait()?).collect())
+    }
+
+    /// First and last offsets of ranges of rows.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(crate) fn ends(
+        self,
+        rows: impl Iterator<Item = Range<usize>>,
+    ) -> Result<Arrival<'a, usize>, Error> {
         let ends = rows.flat_map(|rows| [rows.start..rows.start + 1, rows.end..rows.end + 1]);
-        let ends = self.offsets(ends.collect())?.wait()?;
-        let range = |i: usize| ends.get(2 * i)[0]..ends.get(2 * i + 1)[0];
-        Ok((0..ends.len() / 2).map(range).collect())
+        self.offsets(ends.collect())
+    }
+
+    /// Ranges of entries between these first and last offsets.
+    pub(crate) fn between(ends: &Sample<'_, usize>) -> impl Iterator<Item = Range<usize>> {
+        (0..ends.len() / 2).map(|i| ends.get(2 * i)[0]..ends.get(2 * i + 1)[0])
     }
 
     /// Frequencies of the columns of a matrix with at least two runs of entries.

@@ -38,8 +38,13 @@ impl LaneRows<'_> {
     /// Lanes with long rows that are filled in the slots that all other lanes have. If they are
     /// many, none is.
     fn filled(&self) -> u32 {
-        if self.long.count_ones() <= MOST_FILLED { self.long } else { 0 }
+        filled(self.long)
     }
+}
+
+/// Those of the lanes with long rows that are filled.
+pub(super) fn filled(long: u32) -> u32 {
+    if long.count_ones() <= MOST_FILLED { long } else { 0 }
 }
 
 /// Encoding of the columns of a slice.

@@ -162,7 +162,7 @@ impl Format for Psell {
                 Ok(())
             }))
         }),
-        kernels: &[],
+        kernels: &[(sample::FILE, "psell_encode_slices"), (sample::FILE, "psell_encode_windows")],
     });
 
     #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Size of a matrix as packed SELL: estimated from a sample of its slices, without packing.
 
-use super::host::SlicedRows;
+use super::host::{SliceBatch, SlicedRows};
 use super::index::LANES;
-use super::sample::{ArrivedSlices, SampledSlices};
+use super::sample::{ArrivedSlices, EncodedSlices, SliceSamples};
 use super::sizes::SliceSizes;
 use super::{Order, Packing};
 use crate::analysis::{Analysis, PARALLEL_MIN, RowStats, Sampler};
@@ -71,9 +71,9 @@ impl SliceProbe {
         rows: &'a RowStats,
     ) -> Result<impl FnOnce() -> Result<Self, Error> + 'a, Error> {
         let (split, is_exact) = (split_of(rows), a.nrows() + a.nnz() <= EXACT);
-        let samples = if is_exact { None } else { Some(SampledSlices::of(a, rows, split)?) };
+        let samples = if is_exact { None } else { Some(SliceSamples::of(a, rows, split)?) };
         Ok(move || {
-            let Some([natural, sorted]) = samples else {
+            let Some(samples) = samples else {
                 let pattern = ColumnSample::all_of(a)?;
                 let sizes = |order| pattern.sizes(order, split);
                 let (natural, sorted) = (sizes(Order::Natural), sizes(Order::Windows(WINDOW)));
@@ -81,15 +81,28 @@ impl SliceProbe {
             };
             let (nnz, ncols, slices) = (a.nnz(), a.ncols(), a.nrows().div_ceil(LANES) as u64);
             let entries = rows.histogram.entries_up_to(split);
-            let (natural, sorted) = (natural.wait()?, sorted.wait()?);
-            let estimated = |sample: &ArrivedSlices<'_>| {
-                SliceSizes::estimated(&sample.encoded(nnz, ncols), slices, entries)
-            };
-            let (natural, sorted) = (|| estimated(&natural), || estimated(&sorted));
-            let (natural, sorted) = if a.nnz() < PARALLEL_MIN {
-                (natural(), sorted())
-            } else {
-                parallel::join(natural, sorted)
+            let (natural, sorted) = match samples {
+                SliceSamples::Host(samples) => {
+                    let [natural, sorted] = *samples;
+                    let (natural, sorted) = (natural.wait()?, sorted.wait()?);
+                    let estimated = |sample: &ArrivedSlices<'_>| {
+                        let batches = sample.encoded(nnz, ncols);
+                        let all = batches.iter().flat_map(SliceBatch::iter);
+                        let all = all.map(|(encoded, slots)| (*encoded, slots));
+                        SliceSizes::estimated(all, slices, entries)
+                    };
+                    let (natural, sorted) = (|| estimated(&natural), || estimated(&sorted));
+                    match nnz < PARALLEL_MIN {
+                        true => (natural(), sorted()),
+                        false => parallel::join(natural, sorted),
+                    }
+                }
+                SliceSamples::Gpu(samples) => {
+                    let [natural, sorted] = samples.map(EncodedSlices::wait);
+                    let estimated =
+                        |all: Vec<_>| SliceSizes::estimated(all.into_iter(), slices, entries);
+                    (estimated(natural?), estimated(sorted?))
+                }
             };
             Ok(Self { split, natural, sorted, pattern: None })
         })

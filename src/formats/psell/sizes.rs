@@ -1,8 +1,9 @@
 //! Sizes of slices, computed without writing them.
 
 use super::host::{SliceBatch, SlicedRows};
-use super::index::{ALIGNMENT, Encoded, Kind, LANES, Slot, padded, slot_bytes};
-use std::collections::{HashMap, HashSet};
+use super::index::{ALIGNMENT, Encoded, Kind, LANES, padded};
+use std::collections::HashMap;
+use std::hash::Hash;
 
 /// Contents and sizes of the slices of a matrix, or of a sample of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,31 +58,38 @@ impl SliceSizes {
         self.steps = self.steps.max(shape.width as u64);
     }
 
-    /// Adds slices and returns the slots of the diagonal ones.
-    fn add_all<'a>(&mut self, batches: &'a [SliceBatch]) -> Vec<&'a [Slot]> {
-        let mut all = Vec::new();
-        for (encoded, slots) in batches.iter().flat_map(SliceBatch::iter) {
-            self.add(encoded);
-            all.extend((encoded.shape.kind == Kind::Diagonal).then_some(slots));
+    /// Adds slices. Returns the slots of the diagonal ones, which `slots` stands for, with the bytes
+    /// and the number of the slices that have them.
+    fn add_all<S: Eq + Hash>(
+        &mut self,
+        slices: impl Iterator<Item = (Encoded, S)>,
+    ) -> HashMap<S, (u64, u32)> {
+        let mut all: HashMap<S, (u64, u32)> = HashMap::new();
+        for (encoded, slots) in slices {
+            self.add(&encoded);
+            if encoded.shape.kind == Kind::Diagonal {
+                all.entry(slots).or_insert((u64::from(encoded.index_bytes), 0)).1 += 1;
+            }
         }
         all
     }
 
-    /// Estimates the sizes of `slices` slices with `entries` entries from a sample of them.
+    /// Estimates the sizes of `slices` slices with `entries` entries from a sample of them, each
+    /// with its slots or a number that stands for them.
     ///
     /// All sizes except the slots of a lane and the steps scale with the entries. The share of
     /// diagonal slices outside of the sample with slots that are new to it is taken to be the share
     /// of slices in the sample whose slots occur once: the probability of an unseen species is
     /// about the share of species seen once (Good, Biometrika 40, 1953).
-    pub(crate) fn estimated(sample: &[SliceBatch], slices: u64, entries: u64) -> Self {
+    pub(crate) fn estimated<S: Eq + Hash>(
+        sample: impl Iterator<Item = (Encoded, S)>,
+        slices: u64,
+        entries: u64,
+    ) -> Self {
         let mut sizes = Self::default();
-        let mut times: HashMap<&[Slot], u32> = HashMap::new();
-        for slots in sizes.add_all(sample) {
-            *times.entry(slots).or_default() += 1;
-        }
+        let different = sizes.add_all(sample);
         let sum = |met: &dyn Fn(u32) -> bool| {
-            let slots = times.iter().filter(|(_, times)| met(**times));
-            slots.map(|(slots, _)| slot_bytes(slots) as u64).sum::<u64>()
+            different.values().filter(|(_, times)| met(*times)).map(|(bytes, _)| bytes).sum::<u64>()
         };
         let known = sum(&|_| true);
         let unseen = sum(&|times| times == 1) as f64
@@ -134,9 +142,9 @@ impl SlicedRows<'_> {
     pub(crate) fn sizes(self) -> SliceSizes {
         let batches = self.encode();
         let mut sizes = SliceSizes::default();
-        let different: HashSet<&[Slot]> = sizes.add_all(&batches).into_iter().collect();
-        sizes.index_bytes +=
-            different.into_iter().map(|slots| slot_bytes(slots) as u64).sum::<u64>();
+        let slices = batches.iter().flat_map(SliceBatch::iter);
+        let different = sizes.add_all(slices.map(|(encoded, slots)| (*encoded, slots)));
+        sizes.index_bytes += different.values().map(|(bytes, _)| bytes).sum::<u64>();
         sizes
     }
 }

@@ -1,6 +1,11 @@
 //! Samples of the slices of a matrix.
 
+mod gpu;
+
+pub(super) use gpu::{EncodedSlices, FILE};
+
 use super::Order;
+use super::constants::PORTION;
 use super::host::SliceBatch;
 use super::index::{Chooser, LANES, LaneColumns, LaneRows};
 use super::probe::WINDOW;
@@ -51,88 +56,95 @@ fn spread(count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| (count / 2 + i * step) % count)
 }
 
+/// Chooses samples of `len` consecutive rows each, of which `measured` are measured, until the
+/// measured rows have enough entries. Returns what waits for the offsets of the first samples and
+/// gives the numbers of their places in the matrix, counted in samples.
+///
+/// # Errors
+///
+/// Errors of a GPU that has the matrix in its memory.
+fn chosen(
+    a: Sampler<'_>,
+    len: usize,
+    measured: usize,
+) -> Result<impl FnOnce() -> Result<Vec<usize>, Error>, Error> {
+    let (nnz, count) = (a.nnz(), a.nrows().div_ceil(len));
+    let enough = match nnz > SMALL {
+        true => (nnz / SAMPLING).clamp(SAMPLE.0, SAMPLE.1),
+        false => (nnz / (2 * SAMPLING)).max(SAMPLE.0 / 4),
+    };
+    // A sample without entries has a cost as well.
+    let cost = |entries: usize| LANES + entries;
+    let expected = enough / cost(measured * nnz / a.nrows().max(1));
+    let mut left = spread(count);
+    let mut next_round = move || {
+        let count = expected + expected / 4 + MIN_SAMPLES;
+        let numbers: Vec<usize> = left.by_ref().take(count).collect();
+        let rows = numbers.iter().map(|&number| rows_of(a, len, number));
+        Ok::<_, Error>((a.ends(rows)?, numbers))
+    };
+    let mut round = next_round()?;
+    Ok(move || {
+        let (mut chosen, mut counted) = (Vec::new(), 0);
+        loop {
+            let (ends, numbers) = round;
+            if numbers.is_empty() {
+                return Ok(chosen);
+            }
+            for (entries, number) in Sampler::between(&ends.wait()?).zip(numbers) {
+                if counted >= enough && chosen.len() >= MIN_SAMPLES {
+                    return Ok(chosen);
+                }
+                counted += cost(entries.len() * measured / len);
+                chosen.push(number);
+            }
+            round = next_round()?;
+        }
+    })
+}
+
+/// Rows of a sample.
+fn rows_of(a: Sampler<'_>, len: usize, number: usize) -> Range<usize> {
+    number * len..((number + 1) * len).min(a.nrows())
+}
+
+/// Rows of a window that are measured: few slices if rows are long and there are several
+/// windows, because the slices of one are sorted.
+fn measured_of_window(a: Sampler<'_>) -> usize {
+    let slice = a.nnz() / a.nrows().div_ceil(LANES).max(1);
+    let slices = SAMPLE.1 / (MIN_SAMPLES * slice).max(1);
+    let (least, most) = SLICES_PER_WINDOW;
+    let least = if a.nrows() > FEW_WINDOWS * WINDOW { least } else { most };
+    slices.clamp(least, most) * LANES
+}
+
 /// Samples of the same number of consecutive rows each.
 struct RowSample<'a> {
     /// Number of the sample's place in the matrix, counted in samples.
     numbers: Vec<usize>,
-    /// Row offsets of rounds of samples, and the round of each sample with its place there.
-    rounds: Vec<Sample<'a, usize>>,
-    places: Vec<(usize, usize)>,
+    /// Row offsets of every sample.
+    offsets: Sample<'a, usize>,
 }
 
 impl<'a> RowSample<'a> {
-    /// Samples `len` consecutive rows at a time, of which `measured` are measured, until the
-    /// measured rows have enough entries. Returns what waits for the offsets of the first samples.
+    /// Reads the offsets of samples of `len` rows.
     ///
     /// # Errors
     ///
     /// Errors of a GPU that has the matrix in its memory.
-    fn of(
-        a: Sampler<'a>,
-        len: usize,
-        measured: usize,
-    ) -> Result<impl FnOnce() -> Result<Self, Error> + 'a, Error> {
-        let (nnz, count) = (a.nnz(), a.nrows().div_ceil(len));
-        let enough = match nnz > SMALL {
-            true => (nnz / SAMPLING).clamp(SAMPLE.0, SAMPLE.1),
-            false => (nnz / (2 * SAMPLING)).max(SAMPLE.0 / 4),
-        };
-        let offsets = move |number: usize| number * len..((number + 1) * len).min(a.nrows()) + 1;
-        // A sample without entries has a cost as well.
-        let cost = |entries: usize| LANES + entries;
-        let expected = enough / cost(measured * nnz / a.nrows().max(1));
-        let mut left = spread(count);
-        let mut next_round = move || {
-            let count = expected + expected / 4 + MIN_SAMPLES;
-            let numbers: Vec<usize> = left.by_ref().take(count).collect();
-            let offsets = a.offsets(numbers.iter().map(|&number| offsets(number)).collect())?;
-            Ok::<_, Error>((numbers, offsets))
-        };
-        let mut round = next_round()?;
-        Ok(move || {
-            let (mut numbers, mut rounds, mut places) = (Vec::new(), Vec::new(), Vec::new());
-            let mut counted = 0;
-            loop {
-                let (next, offsets) = round;
-                let offsets = offsets.wait()?;
-                let is_last = next.is_empty();
-                for (place, number) in next.into_iter().enumerate() {
-                    if counted >= enough && numbers.len() >= MIN_SAMPLES {
-                        break;
-                    }
-                    let own = offsets.get(place);
-                    counted += cost((own[own.len() - 1] - own[0]) * measured / len);
-                    numbers.push(number);
-                    places.push((rounds.len(), place));
-                }
-                rounds.push(offsets);
-                if is_last || counted >= enough && numbers.len() >= MIN_SAMPLES {
-                    return Ok(Self { numbers, rounds, places });
-                }
-                round = next_round()?;
-            }
-        })
-    }
-
-    /// Rows of a window that are measured: few slices if rows are long and there are several
-    /// windows, because the slices of one are sorted.
-    fn measured_of_window(a: Sampler<'_>) -> usize {
-        let slice = a.nnz() / a.nrows().div_ceil(LANES).max(1);
-        let slices = SAMPLE.1 / (MIN_SAMPLES * slice).max(1);
-        let (least, most) = SLICES_PER_WINDOW;
-        let least = if a.nrows() > FEW_WINDOWS * WINDOW { least } else { most };
-        slices.clamp(least, most) * LANES
+    fn new(a: Sampler<'a>, len: usize, numbers: Vec<usize>) -> Result<Self, Error> {
+        let rows = numbers.iter().map(|&number| rows_of(a, len, number));
+        let offsets = a.offsets(rows.map(|rows| rows.start..rows.end + 1).collect())?.wait()?;
+        Ok(Self { numbers, offsets })
     }
 
     /// Row offsets of sample `i`.
     fn offsets(&self, i: usize) -> &[usize] {
-        let (round, place) = self.places[i];
-        self.rounds[round].get(place)
+        self.offsets.get(i)
     }
 
     /// Rows of some slices of every sample, after sorting its rows as one window.
-    fn sorted_rows(&self, nnz: usize, split: u32, measured: usize) -> Vec<Vec<u32>> {
-        let step = WINDOW / measured;
+    fn sorted_rows(&self, nnz: usize, split: u32, step: usize) -> Vec<Vec<u32>> {
         parallel::map(self.numbers.len(), task_size(nnz, SORTED_PER_TASK), |i| {
             let offsets = self.offsets(i);
             // A window is small; without memory for its order, the natural one is measured.
@@ -142,6 +154,43 @@ impl<'a> RowSample<'a> {
             let slices = perm.chunks(LANES).skip(self.numbers[i] % step).step_by(step);
             slices.flatten().copied().collect()
         })
+    }
+}
+
+/// Slices in natural order, and slices of windows that are sorted.
+pub(super) enum SliceSamples<'a> {
+    /// The host encodes them.
+    Host(Box<[SampledSlices<'a>; 2]>),
+    /// The GPU that has the matrix in its memory encodes them.
+    Gpu([EncodedSlices<'a>; 2]),
+}
+
+impl<'a> SliceSamples<'a> {
+    /// Takes samples of a matrix with these row statistics, whose rows are long beyond `split`
+    /// entries.
+    ///
+    /// # Errors
+    ///
+    /// Errors of a GPU that has the matrix in its memory.
+    pub(super) fn of(a: Sampler<'a>, rows: &RowStats, split: u32) -> Result<Self, Error> {
+        let natural = chosen(a, LANES, LANES)?;
+        let measured = measured_of_window(a);
+        let windows = chosen(a, WINDOW, measured)?;
+        let (natural, windows) = (natural()?, windows()?);
+        let step = WINDOW / measured;
+        if let Sampler::Gpu(a) = a
+            && rows.max.min(split) as usize <= PORTION
+            && let Some(found) = EncodedSlices::begin(a, split, &natural, (&windows, step))?
+        {
+            return Ok(Self::Gpu(found));
+        }
+        let are_short = rows.max <= split;
+        let natural = RowSample::new(a, LANES, natural)?;
+        let natural = SampledSlices::new(a, natural, None, split, are_short)?;
+        let windows = RowSample::new(a, WINDOW, windows)?;
+        let sorted = windows.sorted_rows(a.nnz(), split, step);
+        let sorted = SampledSlices::new(a, windows, Some(sorted), split, are_short)?;
+        Ok(Self::Host(Box::new([natural, sorted])))
     }
 }
 
@@ -170,23 +219,6 @@ struct SampledRows<'a> {
 }
 
 impl<'a> SampledSlices<'a> {
-    /// Slices in natural order, and slices of windows that are sorted.
-    ///
-    /// # Errors
-    ///
-    /// Errors of a GPU that has the matrix in its memory.
-    pub(super) fn of(a: Sampler<'a>, rows: &RowStats, split: u32) -> Result<[Self; 2], Error> {
-        let natural = RowSample::of(a, LANES, LANES)?;
-        let measured = RowSample::measured_of_window(a);
-        let windows = RowSample::of(a, WINDOW, measured)?;
-        let are_short = rows.max <= split;
-        // The GPU copies columns while windows are sorted.
-        let natural = Self::new(a, natural()?, None, split, are_short)?;
-        let windows = windows()?;
-        let sorted = windows.sorted_rows(a.nnz(), split, measured);
-        Ok([natural, Self::new(a, windows, Some(sorted), split, are_short)?])
-    }
-
     /// Slices whose rows are not long if `are_short`.
     fn new(
         a: Sampler<'a>,
