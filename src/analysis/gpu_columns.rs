@@ -151,31 +151,54 @@ impl<'a> GpuColumns<'a> {
         }
     }
 
-    /// Least and largest column of rows, or `[u32::MAX, 0]` of a row without entries.
+    /// Least and largest column of rows, or `[u32::MAX, 0]` of a row without entries, and the
+    /// offset of each row.
     ///
     /// # Errors
     ///
     /// Errors of the GPU.
-    pub(crate) fn spans(&self, rows: &[u32]) -> Result<Vec<[u32; 2]>, Error> {
-        let (list, spans) =
-            (self.work.take::<u32>(rows.len())?, self.work.take::<[u32; 2]>(rows.len())?);
+    pub(crate) fn spans(&self, rows: &[u32]) -> Result<Vec<([u32; 2], usize)>, Error> {
+        let count = rows.len();
+        let shared = self.window().and_then(|window| {
+            let (listed, list) = window.take::<u32>(count)?;
+            // SAFETY: the array has as many elements, which only later launches read.
+            unsafe { std::ptr::copy_nonoverlapping(rows.as_ptr(), listed, count) };
+            Some((window, list, window.take::<[u32; 4]>(count)?))
+        });
+        let (list, spans) = match shared {
+            Some((_, list, (_, spans))) => (list, spans),
+            None => {
+                let list = self.work.take::<u32>(count)?;
+                // SAFETY: as many elements, and the wait below outlasts the copy.
+                unsafe { self.gpu.queue().copy_in(list, rows)? };
+                (list, self.work.take::<[u32; 4]>(count)?)
+            }
+        };
         let (row_ptr, cols) = (self.row_ptr(), self.col_idx());
-        let launch = Launch::new(rows.len() as u32, BLOCK);
-        let launch = launch.with(ColumnSpans { row_ptr, cols, rows: list, spans });
-        // SAFETY: there is a block and a place for every row, and the wait outlasts the copy.
-        unsafe {
-            self.gpu.queue().copy_in(list, rows)?;
-            self.work.run(FILE, "column_spans", launch)?;
+        // There are fewer than 2³² rows.
+        let params = ColumnSpans { row_ptr, cols, rows: list, count: count as u32, spans };
+        // SAFETY: there is a warp and a place for every row.
+        unsafe { self.work.run(FILE, "column_spans", Launch::over(count, WARP).with(params))? };
+        let of = |&[least, most, low, high]: &[u32; 4]| {
+            ([least, most], (u64::from(high) << u32::BITS | u64::from(low)) as usize)
+        };
+        match shared {
+            Some((window, _, (spans, _))) => {
+                window.mark()?;
+                window.wait(count * size_of::<[u32; 4]>())?;
+                // SAFETY: the kernel has written as many elements.
+                Ok(unsafe { std::slice::from_raw_parts(spans, count) }.iter().map(of).collect())
+            }
+            None => Ok(self.work.read_vec(spans, count)?.iter().map(of).collect()),
         }
-        self.work.read_vec(spans, rows.len())
     }
 
-    /// Frequencies of the columns in runs of entries.
+    /// Enqueues the frequencies of the columns in runs of entries.
     ///
     /// # Errors
     ///
     /// Errors of the GPU.
-    pub(super) fn frequencies(&self, runs: Runs) -> Result<FrequencyCounts, Error> {
+    pub(super) fn begin_frequencies(&self, runs: Runs) -> Result<Ptr<FrequencyCounts>, Error> {
         let [chosen, _] = runs.entries();
         // Half of the slots of the table are free.
         let slots = (2 * chosen).next_power_of_two();
@@ -204,8 +227,6 @@ impl<'a> GpuColumns<'a> {
             self.work.run(FILE, "add_columns", launch.with(add(1)))?;
             self.work.run(FILE, "tally_columns", Launch::new(TALLY_BLOCKS, BLOCK).with(tally))?;
         }
-        let mut found = FrequencyCounts::default();
-        self.work.read(counts, std::slice::from_mut(&mut found))?;
-        Ok(found)
+        Ok(counts)
     }
 }

@@ -24,7 +24,6 @@ mod symmetry;
 pub(crate) mod value_set;
 
 pub use blocks::BlockFill;
-pub(crate) use constants::SPREAD;
 use contiguity::Contiguity;
 pub use distinct::Distinct;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};

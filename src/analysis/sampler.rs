@@ -96,17 +96,25 @@ impl<'a> Sampler<'a> {
         (0..ends.len() / 2).map(|i| ends.get(2 * i)[0]..ends.get(2 * i + 1)[0])
     }
 
-    /// Frequencies of the columns of a matrix with at least two runs of entries.
+    /// Returns what gives the frequencies of the columns of a matrix with at least two runs of
+    /// entries. A GPU that has the matrix in its memory begins already.
     ///
     /// # Errors
     ///
     /// Errors of the GPU.
-    pub(crate) fn frequencies(self) -> Result<Frequencies, Error> {
+    pub(crate) fn frequencies(self) -> Result<impl FnOnce() -> Result<Frequencies, Error>, Error> {
         let runs = Runs::of(self.nnz());
-        let counts = match self {
-            Self::Host(a) => FrequencyCounts::on_host(a.col_idx(), a.ncols(), runs),
-            Self::Gpu(a) => a.frequencies(runs)?,
+        let on_gpu = match self {
+            Self::Host(_) => None,
+            Self::Gpu(a) => Some(a.begin_frequencies(runs)?),
         };
-        Ok(Frequencies::new(counts, runs))
+        Ok(move || {
+            let counts = match (self, on_gpu) {
+                (Self::Gpu(a), Some(counts)) => a.work.read_vec(counts, 1)?[0],
+                (Self::Host(a), _) => FrequencyCounts::on_host(a.col_idx(), a.ncols(), runs),
+                (Self::Gpu(_), None) => unreachable!("the GPU has begun"),
+            };
+            Ok(Frequencies::new(counts, runs))
+        })
     }
 }

@@ -383,6 +383,15 @@ pub(crate) struct NoQueue {
     never: Gpu,
 }
 
+/// Guard during which freed memory is kept.
+pub(crate) struct Recycling;
+
+impl Recycling {
+    pub(crate) fn new() -> Self {
+        Self
+    }
+}
+
 /// Beginning and end of the work of a queue beside that of another.
 #[derive(Debug)]
 pub(crate) struct Fork(Gpu);

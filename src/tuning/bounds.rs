@@ -20,7 +20,7 @@ use super::decision::{Candidate, ExcludedBy, Verdict};
 use crate::ScalarKind;
 use crate::analysis::Analysis;
 use crate::device::DeviceSpec;
-use crate::formats::{Plan, csr};
+use crate::formats::{Plan, Work, csr};
 
 /// Largest estimate of a candidate, over that of `csr(balanced)`.
 const MAX_ESTIMATE: f64 = 2.0;
@@ -40,9 +40,11 @@ fn is_bounded(nnz: u64, device: &DeviceSpec) -> bool {
     device.gpu.is_some() && nnz >= MIN
 }
 
-/// Estimated time of a plan's SpMV over that of `csr(balanced)`, if it exceeds [`MAX_ESTIMATE`].
+/// Estimated time of the SpMV of a plan with this work over that of `csr(balanced)`, if it exceeds
+/// [`MAX_ESTIMATE`].
 pub(super) fn excess(
     plan: &Plan,
+    work: &Work,
     analysis: &Analysis,
     scalar: ScalarKind,
     device: &DeviceSpec,
@@ -50,8 +52,8 @@ pub(super) fn excess(
     if !is_bounded(analysis.rows.nnz, device) {
         return None;
     }
-    let estimate = |plan: &Plan| plan.estimate_us(analysis, &plan.work(analysis, scalar));
-    let ratio = estimate(plan) / estimate(&BALANCED);
+    let balanced = BALANCED.estimate_us(analysis, &BALANCED.work(analysis, scalar));
+    let ratio = plan.estimate_us(analysis, work) / balanced;
     (ratio > MAX_ESTIMATE).then_some(ratio)
 }
 
@@ -81,7 +83,6 @@ pub(super) fn exclude_predicted(
 mod tests {
     use super::*;
     use crate::device::GpuSpec;
-    use crate::formats::Work;
     use crate::matrix::{CsrMatrix, gallery};
     use crate::tuning::cost::{Coefficients, Term};
     use crate::tuning::decision::Request;
@@ -121,7 +122,9 @@ mod tests {
     }
 
     fn refused(plan: &str, analysis: &Analysis, device: &DeviceSpec) -> bool {
-        excess(&plan.parse().unwrap(), analysis, ScalarKind::F32, device).is_some()
+        let plan: Plan = plan.parse().unwrap();
+        let work = plan.work(analysis, ScalarKind::F32);
+        excess(&plan, &work, analysis, ScalarKind::F32, device).is_some()
     }
 
     #[test]

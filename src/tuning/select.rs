@@ -103,7 +103,7 @@ pub(super) fn predict(
         Verdict::TooLarge { limit: request.memory_limit }
     } else if !plan.is_eligible(Target::of(device)) {
         Verdict::OnRequest
-    } else if let Some(ratio) = bounds::excess(&plan, analysis, request.scalar, device) {
+    } else if let Some(ratio) = bounds::excess(&plan, &work, analysis, request.scalar, device) {
         Verdict::OutOfBounds { ratio, by: ExcludedBy::Estimate }
     } else if request.deterministic && !plan.is_deterministic() {
         Verdict::NotDeterministic

@@ -3,7 +3,7 @@
 use super::api::{self, DriverError};
 use super::driver::Attempt;
 use super::staging::Byte;
-use super::{Gpu, Queue, peer_calls};
+use super::{Gpu, Queue, peer_calls, recycling};
 use crate::device::{Numbers, Ptr};
 use crate::{Error, memory};
 use cudarc::driver::sys;
@@ -62,8 +62,14 @@ impl Gpu {
 
     /// Allocates `len` uninitialised elements. Enqueues nothing.
     pub(crate) fn uninitialised<T: Copy>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        // SAFETY: the content of the memory has no type until it is written.
-        self.allocated_by(len, |address, bytes| unsafe { api::mem_alloc(address, bytes) })
+        self.allocated_by(len, |address, bytes| match recycling::take(*self, bytes) {
+            Some(recycled) => {
+                *address = recycled;
+                Ok(())
+            }
+            // SAFETY: the content of the memory has no type until it is written.
+            None => unsafe { api::mem_alloc(address, bytes) },
+        })
     }
 
     /// Allocates `len` uninitialised elements by a call of the driver, which is repeated without
@@ -74,7 +80,9 @@ impl Gpu {
         allocate: impl Fn(&mut u64, usize) -> Result<(), DriverError>,
     ) -> Result<Buffer<T>, Error> {
         match self.allocated(len, &allocate) {
-            Err(Error::GpuMemory { .. }) if self.free_spare() => self.allocated(len, &allocate),
+            Err(Error::GpuMemory { .. }) if recycling::free_all() | self.free_spare() => {
+                self.allocated(len, &allocate)
+            }
             allocated => allocated,
         }
     }
@@ -365,20 +373,30 @@ impl<T> Drop for Buffer<T> {
         if self.owner == Owner::Other || self.address == 0 {
             return;
         }
-        let (gpu, address, owner) = (self.gpu, self.address, self.owner);
-        peer_calls::after_call(move || {
-            if let Ok(_current) = gpu.bind() {
-                let _relaxed = Relaxed::new();
-                if owner == Owner::BufferOfPool {
-                    return free_of_pools(gpu, address);
+        let (gpu, address) = (self.gpu, self.address);
+        if self.owner == Owner::BufferOfPool {
+            peer_calls::after_call(move || {
+                if let Ok(_current) = gpu.bind() {
+                    let _relaxed = Relaxed::new();
+                    free_of_pools(gpu, address);
                 }
-                // SAFETY: the address came from the driver and is freed once. The driver waits for
-                // work that may use it. An error here belongs to earlier work, which reports it
-                // itself.
-                let _ = unsafe { api::mem_free(address) };
-            }
-        });
+            });
+        } else if !recycling::keep(gpu, address, self.len * size_of::<T>()) {
+            free(gpu, address);
+        }
     }
+}
+
+/// Frees memory of the driver, once.
+pub(super) fn free(gpu: Gpu, address: u64) {
+    peer_calls::after_call(move || {
+        if let Ok(_current) = gpu.bind() {
+            let _relaxed = Relaxed::new();
+            // SAFETY: the address came from the driver and is freed once. The driver waits for work
+            // that may use it. An error here belongs to earlier work, which reports it itself.
+            let _ = unsafe { api::mem_free(address) };
+        }
+    });
 }
 
 /// Memory of pools that is not freed yet, since a wait for the default queue of its GPU failed.

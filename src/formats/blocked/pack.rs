@@ -113,7 +113,7 @@ fn panels(a: CsrColumns<'_>, columns: u32, plan: &BlockedPlan) -> Result<Vec<(Pa
     let mut panels = Vec::new();
     let (mut row, mut number) = (0, 0u64);
     while row < a.nrows() {
-        let panel = Panel::starting_at(&rows, row, columns);
+        let (panel, _) = Panel::starting_at(&rows, row, columns);
         row = panel.rows.end;
         let next = number + u64::from(panel.windows);
         push(&mut panels, (panel, check(plan, "windows", number)?))?;

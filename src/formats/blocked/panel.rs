@@ -2,10 +2,8 @@
 
 use super::constants::{LEAST_DENSITY, MOST_DENSITY, PANEL_ALIGN};
 use crate::Error;
-use crate::analysis::{SPREAD, Sampler};
+use crate::analysis::Sampler;
 use crate::matrix::CsrColumns;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
 /// A panel: consecutive rows and the span of their columns.
@@ -22,22 +20,23 @@ pub(super) struct Panel {
 
 impl Panel {
     /// Returns the panel that begins with row `first`, in windows of at most `widest` columns, a
-    /// multiple of 8.
-    pub(super) fn starting_at(rows: &PanelRows<'_>, first: usize, widest: u32) -> Self {
-        let (nrows, begin) = (rows.nrows, rows.begin(first));
-        let (mut span, mut end) = (ColumnSpan::EMPTY, first);
-        while end < nrows {
-            let next = span.union(rows.span(end));
-            let entries = (rows.begin(end) - begin) as u64;
+    /// multiple of 8, and the number of its entries.
+    pub(super) fn starting_at(rows: &PanelRows<'_>, first: usize, widest: u32) -> (Self, usize) {
+        let mut examined = rows.examined(first).peekable();
+        let begin = examined.peek().map_or(rows.nnz, |row| row.begin);
+        let (mut span, mut end) = (ColumnSpan::EMPTY, (rows.nrows, rows.nnz));
+        for row in examined {
+            let next = span.union(row.span);
+            let entries = (row.begin - begin) as u64;
             let columns = span.columns().max(widest.into());
             let more = next.windows(widest) > span.windows(widest);
             if entries >= MOST_DENSITY * columns || (entries >= LEAST_DENSITY * columns && more) {
+                end = (row.number, row.begin);
                 break;
             }
             span = next;
-            end += rows.step(end - first).min(nrows - end);
         }
-        Self::covering(first..end, span, widest)
+        (Self::covering(first..end.0, span, widest), end.1 - begin)
     }
 
     /// The panel of rows with this column span, in windows of at most `widest` columns.
@@ -109,27 +108,17 @@ enum Rows<'a> {
     Sorted(CsrColumns<'a>),
     /// Spans are computed for any row, from all of its columns.
     Any(CsrColumns<'a>),
-    /// Spans are known for examined rows: their start, their smallest and their largest column.
-    Examined(HashMap<usize, (usize, [u32; 2]), BuildHasherDefault<RowHasher>>),
+    /// The examined rows of panels are known.
+    Examined(Vec<Vec<ExaminedRow>>),
 }
 
-/// Hashes row numbers: every lookup of a row takes less time than with the standard hash, which
-/// protects against chosen keys.
-#[derive(Default)]
-struct RowHasher(u64);
-
-impl Hasher for RowHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_usize(byte.into()));
-    }
-
-    fn write_usize(&mut self, row: usize) {
-        self.0 = (self.0 ^ row as u64).wrapping_mul(SPREAD).rotate_left(32);
-    }
+/// A row that is examined for a panel.
+#[derive(Debug, Clone, Copy)]
+struct ExaminedRow {
+    number: usize,
+    /// Entries before it.
+    begin: usize,
+    span: ColumnSpan,
 }
 
 impl<'a> PanelRows<'a> {
@@ -151,33 +140,55 @@ impl<'a> PanelRows<'a> {
         firsts: impl Iterator<Item = usize>,
     ) -> Result<Self, Error> {
         let (nrows, nnz) = (a.nrows(), a.nnz());
-        let mut own = Self { nrows, nnz, rows: Rows::Examined(HashMap::default()), sampling };
+        let mut own = Self { nrows, nnz, rows: Rows::Examined(Vec::new()), sampling };
         own.rows = match a {
             Sampler::Host(a) => Rows::Any(a),
             Sampler::Gpu(gpu) => {
-                let own = &own;
-                let from = |first| {
-                    let next = move |row: &usize| Some(row + own.step(row - first));
-                    std::iter::successors(Some(first), next).take_while(|&row| row < nrows)
-                };
                 // Row numbers have 32 bits.
-                let rows: Vec<u32> = firsts.flat_map(from).map(|row| row as u32).collect();
-                let begins = rows.iter().map(|&row| row as usize..row as usize + 1).collect();
-                let (spans, begins) = (gpu.spans(&rows)?, a.offsets(begins)?.wait()?);
-                let row = |i: usize| (rows[i] as usize, (begins.get(i)[0], spans[i]));
-                Rows::Examined((0..rows.len()).map(row).collect())
+                let of_panel = |first| own.numbers(first).map(|row| row as u32);
+                let panels: Vec<Vec<u32>> = firsts.map(|first| of_panel(first).collect()).collect();
+                let mut found = gpu.spans(&panels.concat())?.into_iter();
+                let examined = |panel: &Vec<u32>| {
+                    let rows = panel.iter().zip(found.by_ref());
+                    let row = |(&row, ([min, max], begin)): (&u32, ([u32; 2], usize))| {
+                        ExaminedRow { number: row as usize, begin, span: ColumnSpan { min, max } }
+                    };
+                    rows.map(row).collect()
+                };
+                Rows::Examined(panels.iter().map(examined).collect())
             }
         };
         Ok(own)
     }
 
-    /// Entries before a row, which is examined or behind the last one.
-    pub(super) fn begin(&self, row: usize) -> usize {
-        match &self.rows {
-            _ if row == self.nrows => self.nnz,
-            Rows::Sorted(a) | Rows::Any(a) => a.row_ptr()[row],
-            Rows::Examined(rows) => rows[&row].0,
-        }
+    /// Numbers of the rows that are examined for a panel that begins with row `first`.
+    fn numbers(&self, first: usize) -> impl Iterator<Item = usize> {
+        let (nrows, sampling) = (self.nrows, self.sampling);
+        let next = move |row: &usize| Some(row + 1 + (row - first) / sampling);
+        std::iter::successors(Some(first), next).take_while(move |&row| row < nrows)
+    }
+
+    /// Rows that are examined for a panel that begins with row `first`.
+    fn examined(&self, first: usize) -> impl Iterator<Item = ExaminedRow> {
+        let known = match &self.rows {
+            Rows::Examined(panels) => {
+                let of = |rows: &&Vec<ExaminedRow>| rows.first().is_some_and(|r| r.number == first);
+                panels.iter().find(of).map_or(&[][..], |rows| rows)
+            }
+            _ => &[],
+        };
+        let computed = match &self.rows {
+            Rows::Sorted(a) | Rows::Any(a) => Some(a.row_ptr()),
+            Rows::Examined(_) => None,
+        };
+        let computed = computed.into_iter().flat_map(move |offsets| {
+            self.numbers(first).map(move |number| ExaminedRow {
+                number,
+                begin: offsets[number],
+                span: self.span(number),
+            })
+        });
+        known.iter().copied().chain(computed)
     }
 
     /// Least and largest column of a row.
@@ -192,13 +203,8 @@ impl<'a> PanelRows<'a> {
                 let columns = a.row(row).iter();
                 columns.fold(ColumnSpan::EMPTY, |span, &col| span.union(of(col, col)))
             }
-            Rows::Examined(rows) => of(rows[&row].1[0], rows[&row].1[1]),
+            Rows::Examined(_) => unreachable!("the spans of examined rows are known"),
         }
-    }
-
-    /// Rows until the next one examined, with `behind` rows already in the panel.
-    fn step(&self, behind: usize) -> usize {
-        1 + behind / self.sampling
     }
 }
 
@@ -214,7 +220,7 @@ pub(super) mod tests {
         let mut panels: Vec<Panel> = Vec::new();
         while panels.last().map_or(0, |panel| panel.rows.end) < a.nrows() {
             let first = panels.last().map_or(0, |panel| panel.rows.end);
-            panels.push(Panel::starting_at(&rows, first, widest));
+            panels.push(Panel::starting_at(&rows, first, widest).0);
         }
         panels
     }

@@ -79,9 +79,10 @@ impl Blocking {
         if rows.nnz < Self::MIN || missing < Self::MISSING && !has_long_rows {
             return Ok(None);
         }
+        let frequencies = a.frequencies()?;
         let rows = PanelRows::sampled(a, DENSE_ROWS, (0..PANELS).map(|i| first_row(a.nrows(), i)))?;
         let [wide, narrow] = Self::COLUMNS.map(|columns| PanelSample::of(a, &rows, columns));
-        let (panels, frequencies) = ([wide?.windows(), narrow?.windows()], a.frequencies()?);
+        let (panels, frequencies) = ([wide?.windows(), narrow?.windows()], frequencies()?);
         let estimate = |i: usize| {
             let ((cells, tiles, _), columns) = (panels[i], Self::COLUMNS[i]);
             TileEstimate { columns, cells, tiles, hot: frequencies.share_in(columns, a.ncols()) }
@@ -127,13 +128,14 @@ impl<'a> PanelSample<'a> {
         const ENTRIES: usize = 1 << 13;
         let nrows = a.nrows();
         let panel = |i| Panel::starting_at(rows, first_row(nrows, i), columns);
-        let panels = parallel::map(PANELS, 1, panel);
+        let (panels, sums): (Vec<Panel>, Vec<usize>) =
+            parallel::map(PANELS, 1, panel).into_iter().unzip();
         let counted =
             |panel: &Panel| panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1));
         let mut entries =
             a.entries(panels.iter().flat_map(counted).map(|row| row..row + 1))?.into_iter();
         let (mut sizes, mut ranges) = (Vec::new(), Vec::new());
-        for panel in &panels {
+        for (panel, all) in panels.iter().zip(sums) {
             let (mut visited, before) = (0, ranges.len());
             for own in entries.by_ref().take(counted(panel).len()) {
                 if visited < ENTRIES {
@@ -141,7 +143,6 @@ impl<'a> PanelSample<'a> {
                     ranges.push(own);
                 }
             }
-            let all = rows.begin(panel.rows.end) - rows.begin(panel.rows.start);
             sizes.push((ranges.len() - before, all));
         }
         Ok(Self { panels, sizes, rows: a.columns(ranges)?.wait()? })

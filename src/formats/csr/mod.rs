@@ -323,16 +323,19 @@ fn latency_of_mixed_us(rows: &RowStats, lanes: u64) -> f64 {
     const RESIDENT: f64 = 8448.0;
     /// Time of a load, in µs.
     const LOAD_US: f64 = 0.72;
-    let (nrows, own) = (rows.nrows.max(1) as f64, (u64::from(WARP) / lanes).max(1) as f64);
-    let warps = nrows / own;
+    let (nrows, own) = (rows.nrows.max(1) as f64, (u64::from(WARP) / lanes).max(1));
+    let warps = nrows / own as f64;
     let batches = |len: u32| u64::from(len).div_ceil(lanes * LANE_ENTRIES) as f64;
-    let (mut below, mut mean, mut longest) = (0.0, 0.0, 0.0);
+    // Share of the rows up to a length, and the probability that all rows of a warp are.
+    let (mut below, mut all_below) = (0.0, 0.0);
+    let (mut mean, mut longest) = (0.0, 0.0);
     for &(len, count) in rows.histogram.classes() {
         let share = count as f64 / nrows;
         let up_to: f64 = (below + share).min(1.0);
+        let all_up_to = up_to.powi(own as i32);
         mean += share * batches(len);
-        longest += (up_to.powf(own) - below.powf(own)) * batches(len);
-        below = up_to;
+        longest += (all_up_to - all_below) * batches(len);
+        (below, all_below) = (up_to, all_up_to);
     }
     let mixed = (rows.changes as f64 / warps).min(1.0);
     let batches = mixed * longest + (1.0 - mixed) * mean;

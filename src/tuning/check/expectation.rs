@@ -17,6 +17,10 @@ const SPREAD_FACTORS: [f64; 2] = [0.3, 0.6];
 /// frequent than in a normal distribution.
 const UNCERTAINTY_FACTOR: f64 = 2.0;
 
+/// Standard deviations above the median of a time that is likely not exceeded, for the choice of
+/// further kernels of CSR.
+const LIKELY: f64 = 0.5;
+
 /// Largest ratio of the time of packing to its prediction that is taken to hold for other plans: a
 /// single time may be that of other work.
 const MAX_SLOWER_PACKING: f64 = 2.0;
@@ -53,8 +57,14 @@ impl<A: PlanTimer> Check<'_, A> {
 
     /// The kernel of CSR with the largest expected gain minus cost, if that is positive and
     /// products are left for it and up to [`RESERVED`] plans that are worth packing, and the number
-    /// of those plans.
+    /// of those plans. It gains nothing over a packed plan that is likely to be faster.
     pub(super) fn further_csr(&self, best: f64) -> Option<(usize, u64)> {
+        let likely = |place| {
+            let (median, spread) = self.expectation(place);
+            median * (LIKELY * spread).exp()
+        };
+        let others = self.pending().filter(|&place| !self.is_csr(place));
+        let best = others.map(likely).fold(best, f64::min);
         let pays = |place: &usize| {
             let (gain, cost) = self.gain_and_cost(*place, best);
             !self.is_csr(*place) && gain > cost
