@@ -114,6 +114,13 @@ impl NoGpu {
         match *self {}
     }
 
+    pub(crate) fn uninitialised_pair<A: Copy, B: Copy>(
+        &self,
+        _: (usize, usize),
+    ) -> Result<(Buffer<A>, Buffer<B>), Error> {
+        match *self {}
+    }
+
     pub(crate) fn working_memory(&self, _: usize) -> Result<Buffer<u8>, Error> {
         match *self {}
     }
@@ -381,15 +388,6 @@ impl<T: Copy> NoPinned<T> {
 #[derive(Debug)]
 pub(crate) struct NoQueue {
     never: Gpu,
-}
-
-/// Guard during which freed memory is kept.
-pub(crate) struct Recycling;
-
-impl Recycling {
-    pub(crate) fn new() -> Self {
-        Self
-    }
 }
 
 /// Beginning and end of the work of a queue beside that of another.

@@ -35,7 +35,7 @@ pub use cuda::Gpu;
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use cuda::KernelCache;
-pub(crate) use cuda::{Buffer, HostWindow, Kernel, Pinned, Queue, Recycling};
+pub(crate) use cuda::{Buffer, HostWindow, Kernel, Pinned, Queue};
 #[cfg(all(feature = "cuda", test))]
 pub(crate) use cuda::{compiler, copied_bytes};
 pub use foreign::{DeviceView, ForeignCsr, Offsets};

@@ -104,6 +104,20 @@ impl WorkingMemory {
         Ok(buffer)
     }
 
+    /// The same for two arrays, which are allocated and freed together.
+    pub(crate) fn output_pair<A: Copy, B: Copy>(
+        &self,
+        lengths: (usize, usize),
+    ) -> Result<(Buffer<A>, Buffer<B>), Error> {
+        let (one, other) = self.gpu.uninitialised_pair::<A, B>(lengths)?;
+        // SAFETY: as many elements; freeing them waits.
+        unsafe {
+            self.queue().clear(one.ptr(), one.len())?;
+            self.queue().clear(other.ptr(), other.len())?;
+        }
+        Ok((one, other))
+    }
+
     /// Copies from the GPU, after everything enqueued.
     pub(crate) fn read<N: Copy>(&self, from: Ptr<N>, to: &mut [N]) -> Result<(), Error> {
         // SAFETY: callers read memory that they took, which lives as long as `self`.

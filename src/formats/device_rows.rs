@@ -125,7 +125,7 @@ impl<'a, T: Scalar> RowPacker<'a, T> {
         c: u32,
     ) -> Result<(Buffer<u64>, Buffer<u32>, usize), Error> {
         let (gpu, slices) = (self.a.gpu, self.a.nrows.div_ceil(c as usize));
-        let (slice_ptr, full) = (gpu.uninitialised::<u64>(slices + 1)?, gpu.uninitialised(slices)?);
+        let (slice_ptr, full) = gpu.uninitialised_pair::<u64, u32>((slices + 1, slices))?;
         self.widths(perm, (c, 1, c), slice_ptr.ptr(), (full.ptr(), Ptr::NULL))?;
         let slots = self.sums(slice_ptr.ptr(), slices)?;
         Ok((slice_ptr, full, slots))
@@ -170,9 +170,9 @@ impl<'a, T: Scalar> RowPacker<'a, T> {
         let (gpu, nrows) = (a.gpu, a.nrows as u32);
         let beyond = self.histogram.entries_beyond(cut) as usize;
         let padded = slots > a.nnz() - beyond;
-        let col_idx = gpu.uninitialised::<u32>(slots)?;
-        let values = if padded { work.output(slots)? } else { gpu.uninitialised::<T>(slots)? };
+        let (col_idx, values) = gpu.uninitialised_pair::<u32, T>((slots, slots))?;
         if padded {
+            work.clear(values.ptr(), slots)?;
             let pad = Pad { cols: col_idx.ptr(), slots: slots as u64 };
             // SAFETY: there are as many slots.
             unsafe { work.run(FILE, "pack_rows_pad", Launch::over(slots, 1).with(pad))? };

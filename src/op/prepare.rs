@@ -3,7 +3,7 @@
 
 use super::{SparseOpBuilder, Tuning};
 use crate::analysis::{Analysis, Fingerprint};
-use crate::device::{Device, DeviceSpec, Gpu, Module, Recycling};
+use crate::device::{Device, DeviceSpec, Gpu, Module};
 use crate::formats::{self, PackSource, Plan, ResidentMatrix, csr};
 use crate::trace::span;
 use crate::tuning::caches::CacheState;
@@ -70,7 +70,6 @@ impl SparseOpBuilder {
             return self.packed(device, source, analysis, (decision, entry, select));
         };
         let kernels = self.expected_kernels(&decision, source, analysis, *gpu);
-        let _recycling = Recycling::new();
         gpu.with_kernels(kernels, || {
             self.packed(device, source, analysis, (decision, entry, select))
         })

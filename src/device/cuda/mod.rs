@@ -21,7 +21,6 @@ mod peer_calls;
 mod peers;
 mod processes;
 mod queue;
-mod recycling;
 mod residence;
 mod self_test;
 mod staging;
@@ -39,7 +38,6 @@ pub(crate) use nccl::Nccl;
 pub use peer_calls::PeerCall;
 pub(crate) use processes::{MappedMemory, SHARED_WORDS};
 pub(crate) use queue::Queue;
-pub(crate) use recycling::Recycling;
 
 use super::{DeviceSpec, GpuRuntime, GpuSpec, Module};
 use crate::Error;

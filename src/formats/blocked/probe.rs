@@ -1,7 +1,7 @@
 //! Gain of cache blocking: estimated from a sample of the panels, without packing.
 
 use super::panel::{Panel, PanelRows};
-use crate::analysis::{Analysis, RowStats, Sample, Sampler, Structure, ratio};
+use crate::analysis::{Analysis, Arrival, RowStats, Sample, Sampler, Structure, ratio};
 use crate::{Error, parallel};
 
 /// Number of sampled panels.
@@ -81,8 +81,8 @@ impl Blocking {
         }
         let frequencies = a.frequencies()?;
         let rows = PanelRows::sampled(a, DENSE_ROWS, (0..PANELS).map(|i| first_row(a.nrows(), i)))?;
-        let [wide, narrow] = Self::COLUMNS.map(|columns| PanelSample::of(a, &rows, columns));
-        let (panels, frequencies) = ([wide?.windows(), narrow?.windows()], frequencies()?);
+        let panels = PanelSample::of_all(a, &rows)?.map(|sample| sample.windows());
+        let frequencies = frequencies()?;
         let estimate = |i: usize| {
             let ((cells, tiles, _), columns) = (panels[i], Self::COLUMNS[i]);
             TileEstimate { columns, cells, tiles, hot: frequencies.share_in(columns, a.ncols()) }
@@ -120,32 +120,43 @@ struct PanelSample<'a> {
 }
 
 impl<'a> PanelSample<'a> {
-    /// Takes panels of windows of at most `columns` columns.
-    fn of(a: Sampler<'a>, rows: &PanelRows<'_>, columns: u32) -> Result<Self, Error> {
+    /// Takes panels of windows of at most as many columns as each of `COLUMNS`.
+    fn of_all(a: Sampler<'a>, rows: &PanelRows<'_>) -> Result<[Self; 2], Error> {
         /// Largest number of rows of a panel whose cells are counted.
         const ROWS: usize = 64;
         /// Number of entries of a panel after which counting ends.
         const ENTRIES: usize = 1 << 13;
         let nrows = a.nrows();
-        let panel = |i| Panel::starting_at(rows, first_row(nrows, i), columns);
-        let (panels, sums): (Vec<Panel>, Vec<usize>) =
-            parallel::map(PANELS, 1, panel).into_iter().unzip();
+        let panel = |i: usize| {
+            let first = first_row(nrows, i % PANELS);
+            Panel::starting_at(rows, first, Blocking::COLUMNS[i / PANELS])
+        };
+        let panels = parallel::map(Blocking::COLUMNS.len() * PANELS, 1, panel);
         let counted =
             |panel: &Panel| panel.rows.clone().step_by(panel.rows.len().div_ceil(ROWS).max(1));
-        let mut entries =
-            a.entries(panels.iter().flat_map(counted).map(|row| row..row + 1))?.into_iter();
-        let (mut sizes, mut ranges) = (Vec::new(), Vec::new());
-        for (panel, all) in panels.iter().zip(sums) {
-            let (mut visited, before) = (0, ranges.len());
-            for own in entries.by_ref().take(counted(panel).len()) {
-                if visited < ENTRIES {
-                    visited += own.len();
-                    ranges.push(own);
+        let rows = panels.iter().flat_map(|(panel, _)| counted(panel));
+        let mut entries = a.entries(rows.map(|row| row..row + 1))?.into_iter();
+        let mut sample = |panels: &[(Panel, usize)]| {
+            let (mut sizes, mut ranges) = (Vec::new(), Vec::new());
+            for (panel, all) in panels {
+                let (mut visited, before) = (0, ranges.len());
+                for own in entries.by_ref().take(counted(panel).len()) {
+                    if visited < ENTRIES {
+                        visited += own.len();
+                        ranges.push(own);
+                    }
                 }
+                sizes.push((ranges.len() - before, *all));
             }
-            sizes.push((ranges.len() - before, all));
-        }
-        Ok(Self { panels, sizes, rows: a.columns(ranges)?.wait()? })
+            Ok::<_, Error>((sizes, a.columns(ranges)?))
+        };
+        let (wide, narrow) = panels.split_at(PANELS);
+        let [first, second] = [sample(wide)?, sample(narrow)?];
+        let of = |panels: &[(Panel, usize)], (sizes, rows): (_, Arrival<'a, u32>)| {
+            let panels = panels.iter().map(|(panel, _)| panel.clone()).collect();
+            Ok::<_, Error>(Self { panels, sizes, rows: rows.wait()? })
+        };
+        Ok([of(wide, first)?, of(narrow, second)?])
     }
 
     /// Non-empty cells and tiles over entries, and true if all sampled rows are sorted.

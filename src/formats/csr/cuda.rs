@@ -10,7 +10,7 @@ use super::{CsrPlan, HostCsr, LANE_ENTRIES, RowOffsets};
 use crate::analysis::{Analysis, RowStats};
 use crate::device::{
     BLOCK, Buffer, CsrSource, Gpu, Launch, Module, Out, Ptr, Queue, Residency, RowKernel, Scratch,
-    kernels,
+    WorkingMemory, kernels,
 };
 use crate::formats::{DeviceMatrix, DeviceSpmm, DeviceValueArrays, ValueArrays, row_products};
 use crate::matrix::CsrMatrix;
@@ -146,7 +146,8 @@ impl DeviceChunks {
         // There are fewer than 2³² chunks of any matrix that fits a machine.
         let count = cuts.count(nrows, nnz) as u32;
         let chunks = gpu.uninitialised::<Chunk>(count as usize + 1)?;
-        let any_cut = gpu.zeroed::<u32>(1)?;
+        let work = WorkingMemory::new(gpu, size_of::<u32>())?;
+        let any_cut = work.cleared::<u32>(1)?;
         let launch = Launch::over(chunks.len(), 1).with(kernels::csr::Chunks {
             row_ptr: matrix.row_ptr.ptr(),
             nrows: nrows as u32,
@@ -154,13 +155,13 @@ impl DeviceChunks {
             max_move: cuts.max_move,
             count,
             chunks: chunks.ptr(),
-            any_cut: any_cut.ptr(),
+            any_cut,
         });
         let kernel = gpu.kernel(module, &chunks_name(matrix.row_ptr.name()))?;
         // SAFETY: the kernel has a thread for every chunk, and reads offsets of this width; the
         // arrays outlive the wait for `any_cut`.
         unsafe { kernel.launch(gpu.queue(), launch)? };
-        Ok(Self { count, chunks, any_cut: any_cut.to_vec()? == [1] })
+        Ok(Self { count, chunks, any_cut: work.read_vec(any_cut, 1)? == [1] })
     }
 
     /// Words for the carries of cut rows, of `blocks` blocks and `vectors` vectors. They are zero

@@ -133,11 +133,11 @@ impl<T: Scalar> Packer<'_, T> {
         if !counts.fits() {
             return Ok(None);
         }
-        let index =
-            work.output::<u32>(counts.index_units as usize * ALIGNMENT / size_of::<u32>())?;
+        let words = counts.index_units as usize * ALIGNMENT / size_of::<u32>();
         // Kernels may load behind the last value for lanes without an entry.
         let units = counts.value_units as usize + usize::from(counts.value_units > 0);
-        let values = self.allocate_values(&coder, units * ALIGNMENT / coder.size().max(1))?;
+        let (index, values) =
+            self.allocate(&coder, words, units * ALIGNMENT / coder.size().max(1))?;
         let table = self.table(&coder)?;
         let portions = counts.portions as usize;
         self.write_slots(&chosen, index.ptr(), portions)?;

@@ -71,9 +71,8 @@ impl<T: Scalar> Packer<'_, T> {
         let (work, gpu) = (&self.work, self.a.gpu);
         let (numbers, firsts) = (work.take::<u32>(rows)?, work.take::<u32>(rows)?);
         let begins = work.take::<u64>(rows)?;
-        let (piece_table, col_idx) =
-            (gpu.uninitialised::<Piece>(pieces)?, gpu.uninitialised::<u32>(entries)?);
-        let values = self.allocate_values(coder, entries)?;
+        let piece_table = gpu.uninitialised::<Piece>(pieces)?;
+        let (col_idx, values) = self.allocate(coder, entries, entries)?;
         let find = Launch::new(blocks, BLOCK).with(PsellPackLongRows {
             row_ptr: self.row_ptr(),
             nrows: self.nrows(),

@@ -54,16 +54,23 @@ impl<T: Scalar> Packer<'_, T> {
         Ok(Some(CodeTable { keys: self.a.gpu.upload(keys)?, codes: self.a.gpu.upload(codes)? }))
     }
 
-    /// Allocates `len` zeroed values of a coder.
-    pub(super) fn allocate_values(
+    /// Allocates zeroed arrays: `words` words, and `len` values of a coder.
+    pub(super) fn allocate(
         &self,
         coder: &Coder<T>,
+        words: usize,
         len: usize,
-    ) -> Result<DeviceValues<T>, Error> {
+    ) -> Result<(Buffer<u32>, DeviceValues<T>), Error> {
         Ok(match coder {
-            Coder::Plain | Coder::Narrow(_) => DeviceValues::Plain(self.work.output(len)?),
-            Coder::Dictionary(_) => DeviceValues::Codes(self.work.output(len)?),
-            Coder::Same(_) => DeviceValues::Same,
+            Coder::Plain | Coder::Narrow(_) => {
+                let (words, values) = self.work.output_pair((words, len))?;
+                (words, DeviceValues::Plain(values))
+            }
+            Coder::Dictionary(_) => {
+                let (words, codes) = self.work.output_pair((words, len))?;
+                (words, DeviceValues::Codes(codes))
+            }
+            Coder::Same(_) => (self.work.output(words)?, DeviceValues::Same),
         })
     }
 }
