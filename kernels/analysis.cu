@@ -329,20 +329,24 @@ GATHER(u32, u32)
 GATHER(u64, u64)
 
 // Least and largest column of rows, or (2³² - 1, 0) of a row without entries, and the lower and the
-// upper half of the row's offset. A warp has a row.
-KERNEL(column_spans)(const u64 *row_ptr, const u32 *cols, const u32 *rows, u32 count, uint4 *spans) {
-    u64 i = thread_id() / WARP;
-    if (i >= count) return;
-    u32 row = rows[i], least = ALL_LANES, most = 0;
+// upper half of the row's offset. A block has a row.
+KERNEL(column_spans)(const u64 *row_ptr, const u32 *cols, const u32 *rows, uint4 *spans) {
+    __shared__ u32 bounds[2];
+    if (threadIdx.x == 0) bounds[0] = ALL_LANES, bounds[1] = 0;
+    __syncthreads();
+    u32 row = rows[blockIdx.x], least = ALL_LANES, most = 0;
     u64 begin = row_ptr[row], end = row_ptr[row + 1ull];
-    for (u64 k = begin + lane_id(); k < end; k += WARP) {
+    for (u64 k = begin + threadIdx.x; k < end; k += BLOCK) {
         u32 col = cols[k];
         least = min(least, col);
         most = max(most, col);
     }
-    least = lanes_min(least);
-    most = lanes_max(most);
-    if (lane_id() == 0) spans[i] = make_uint4(least, most, u32(begin), u32(begin >> 32));
+    if (least <= most) {
+        atomicMin(bounds, least);
+        atomicMax(bounds + 1, most);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) spans[blockIdx.x] = make_uint4(bounds[0], bounds[1], u32(begin), u32(begin >> 32));
 }
 
 // Frequencies of columns (`Frequencies`). Runs of FREQUENCY_RUN entries are sampled at even

@@ -224,7 +224,8 @@ impl Analysis {
         formats: &[Option<FormatProbe>],
     ) -> Result<Self, Error> {
         let sampling = Sampling::of(source.nnz(), Reuse::groups(source.ncols));
-        let a = &GpuColumns::with_room(source, room(&sampling))?;
+        let diagonals = (source.nrows + source.ncols) / u8::BITS as usize;
+        let a = &GpuColumns::with_room(source, room(&sampling) + diagonals)?;
         let _span = span!(DEBUG, "analyze", rows = a.nrows, cols = a.ncols, nnz = a.nnz());
         let found = a.work.cleared::<u64>(size_of::<KernelCounts>() / size_of::<u64>())?.cast();
         let sort = TouchSort::new(a, sampling, field(found, offset_of!(KernelCounts, touches)))?;

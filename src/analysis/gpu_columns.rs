@@ -1,11 +1,10 @@
 //! Positions of the entries of a matrix in the memory of a GPU, and copies of samples of them.
 
 use super::frequency::{FrequencyCounts, Runs};
-use super::sample::{Arrival, Sample};
+use super::sample::{PendingElements, PendingSample};
 use crate::device::kernels::analysis::{AddColumns, ColumnSpans, Gather, TallyColumns};
-use crate::device::{BLOCK, Buffer, CsrSource, Gpu, HostWindow, Launch, Ptr, WorkingMemory};
+use crate::device::{BLOCK, Buffer, CsrSource, Gpu, HostArrays, Launch, Ptr, WorkingMemory};
 use crate::{Error, Scalar};
-use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ops::Range;
 
@@ -32,7 +31,7 @@ pub(crate) struct GpuColumns<'a> {
     /// Working memory.
     pub(crate) work: WorkingMemory,
     /// Host memory for samples, if it can be allocated.
-    window: OnceCell<Option<HostWindow>>,
+    host_arrays: OnceCell<Option<HostArrays>>,
 }
 
 impl<'a> GpuColumns<'a> {
@@ -53,8 +52,8 @@ impl<'a> GpuColumns<'a> {
     pub(super) fn with_room<T: Scalar>(a: &'a CsrSource<T>, room: usize) -> Result<Self, Error> {
         let (row_ptr, col_idx) = (&a.row_ptr, &*a.col_idx);
         let work = WorkingMemory::new(a.gpu, room)?;
-        let window = OnceCell::new();
-        Ok(Self { gpu: a.gpu, nrows: a.nrows, ncols: a.ncols, row_ptr, col_idx, work, window })
+        let (nrows, ncols, host_arrays) = (a.nrows, a.ncols, OnceCell::new());
+        Ok(Self { gpu: a.gpu, nrows, ncols, row_ptr, col_idx, work, host_arrays })
     }
 
     /// Number of entries.
@@ -73,82 +72,89 @@ impl<'a> GpuColumns<'a> {
     }
 
     /// Host memory that kernels write; `None` if it cannot be allocated.
-    pub(crate) fn window(&self) -> Option<&HostWindow> {
-        self.window.get_or_init(|| HostWindow::new(self.gpu).ok()).as_ref()
+    pub(crate) fn host_arrays(&self) -> Option<&HostArrays> {
+        self.host_arrays.get_or_init(|| HostArrays::new(self.gpu).ok()).as_ref()
     }
 
     /// Copies of ranges of the row offsets.
     pub(super) fn offsets(
         &'a self,
         ranges: Vec<Range<usize>>,
-    ) -> Result<Arrival<'a, usize>, Error> {
+    ) -> Result<PendingSample<'a, usize>, Error> {
         self.gathered(self.row_ptr.ptr(), "gather_u64", ranges)
     }
 
     /// Copies of ranges of the columns.
-    pub(super) fn columns(&'a self, ranges: Vec<Range<usize>>) -> Result<Arrival<'a, u32>, Error> {
+    pub(super) fn columns(
+        &'a self,
+        ranges: Vec<Range<usize>>,
+    ) -> Result<PendingSample<'a, u32>, Error> {
         self.gathered(self.col_idx(), "gather_u32", ranges)
     }
 
-    /// Enqueues copies of ranges to the window. Ranges that it has no room for are copied at once.
+    /// Enqueues copies of ranges.
     fn gathered<E: Copy>(
         &'a self,
         elements: Ptr<E>,
         kernel: &str,
         ranges: Vec<Range<usize>>,
-    ) -> Result<Arrival<'a, E>, Error> {
+    ) -> Result<PendingSample<'a, E>, Error> {
         /// Elements that a warp copies.
         const COPIED: usize = 512;
         let parts = ranges.iter().map(|range| range.len().div_ceil(COPIED)).sum::<usize>();
-        let len: usize = ranges.iter().map(Range::len).sum();
-        let shared = self.window().and_then(|window| {
-            let places = window.take::<u64>(2 * parts + 1)?;
-            Some((window, places, window.take::<E>(len)?))
-        });
         // Beginnings of the parts, then their places among the copies.
-        let mut places = vec![0; if shared.is_some() { 0 } else { 2 * parts + 1 }];
-        let listed = match shared {
-            // SAFETY: the array has as many elements, which only a later launch reads.
-            Some((_, (host, _), _)) => unsafe {
-                std::slice::from_raw_parts_mut(host, 2 * parts + 1)
-            },
-            None => &mut places[..],
-        };
-        let (from, to) = listed.split_at_mut(parts);
+        let mut list = vec![0; 2 * parts + 1];
+        let (from, to) = list.split_at_mut(parts);
         let starts = ranges.iter().flat_map(|range| {
             range.clone().step_by(COPIED).map(|start| start..(start + COPIED).min(range.end))
         });
-        to[0] = 0;
         for (part, range) in starts.enumerate() {
             from[part] = range.start as u64;
             to[part + 1] = to[part] + range.len() as u64;
         }
-        let (from, copies) = match shared {
-            Some((_, (_, from), (_, copies))) => (from, copies),
-            None => {
-                let from = self.work.take::<u64>(places.len())?;
-                // SAFETY: as many elements, and the wait below outlasts the copy.
-                unsafe { self.gpu.queue().copy_in(from, &places)? };
-                (from, self.work.take::<E>(len)?)
-            }
-        };
+        let len = to[parts] as usize;
         // There are fewer than 2³² ranges of any sample.
-        let (to, count) = (from.add(parts), parts as u32);
-        let launch = Launch::over(parts, WARP);
-        let launch = launch.with(Gather { elements, from, to, count, copies });
+        let count = parts as u32;
+        let launch = |from: Ptr<u64>, copies| {
+            let gather = Gather { elements, from, to: from.add(parts), count, copies };
+            Launch::over(parts, WARP).with(gather)
+        };
         // SAFETY: the ranges are in the array, and there is room for their copies.
-        unsafe { self.work.run(FILE, kernel, launch)? };
-        match shared {
-            Some((window, _, (copies, _))) => {
-                window.mark()?;
-                // SAFETY: the kernel before the mark writes the array.
-                Ok(unsafe { Arrival::in_window(window, copies, ranges) })
-            }
-            None => {
-                let copies = Cow::Owned(self.work.read_vec(copies, len)?);
-                Ok(Arrival::here(Sample::of_copies(copies, &ranges)))
-            }
+        let copies = unsafe { self.written(kernel, &list, len, launch)? };
+        Ok(PendingSample::new(copies, ranges))
+    }
+
+    /// Enqueues a kernel that reads `list` and writes `len` elements: in host memory, or where that
+    /// has no room in the working memory, from which they are copied at once.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Kernel::launch`](crate::device::Kernel::launch), with such arrays.
+    unsafe fn written<I: Copy, E: Copy>(
+        &'a self,
+        kernel: &str,
+        list: &[I],
+        len: usize,
+        launch: impl FnOnce(Ptr<I>, Ptr<E>) -> Launch,
+    ) -> Result<PendingElements<'a, E>, Error> {
+        let arrays = self.host_arrays().and_then(|arrays| {
+            Some((arrays, arrays.take::<I>(list.len())?, arrays.take::<E>(len)?))
+        });
+        let Some((arrays, (copy, from), (elements, to))) = arrays else {
+            let (from, to) = (self.work.take::<I>(list.len())?, self.work.take::<E>(len)?);
+            self.work.write(from, list)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.work.run(FILE, kernel, launch(from, to))? };
+            return Ok(PendingElements::Read(self.work.read_vec(to, len)?.into()));
+        };
+        // SAFETY: the array has as many elements, which only the launch reads; and the caller's
+        // promise.
+        unsafe {
+            copy.copy_from_nonoverlapping(list.as_ptr(), list.len());
+            self.work.run(FILE, kernel, launch(from, to))?;
         }
+        arrays.mark()?;
+        Ok(PendingElements::Written { arrays, elements, len })
     }
 
     /// Least and largest column of rows, or `[u32::MAX, 0]` of a row without entries, and the
@@ -157,40 +163,19 @@ impl<'a> GpuColumns<'a> {
     /// # Errors
     ///
     /// Errors of the GPU.
-    pub(crate) fn spans(&self, rows: &[u32]) -> Result<Vec<([u32; 2], usize)>, Error> {
-        let count = rows.len();
-        let shared = self.window().and_then(|window| {
-            let (listed, list) = window.take::<u32>(count)?;
-            // SAFETY: the array has as many elements, which only later launches read.
-            unsafe { std::ptr::copy_nonoverlapping(rows.as_ptr(), listed, count) };
-            Some((window, list, window.take::<[u32; 4]>(count)?))
-        });
-        let (list, spans) = match shared {
-            Some((_, list, (_, spans))) => (list, spans),
-            None => {
-                let list = self.work.take::<u32>(count)?;
-                // SAFETY: as many elements, and the wait below outlasts the copy.
-                unsafe { self.gpu.queue().copy_in(list, rows)? };
-                (list, self.work.take::<[u32; 4]>(count)?)
-            }
-        };
+    pub(crate) fn spans(&'a self, rows: &[u32]) -> Result<Vec<([u32; 2], usize)>, Error> {
         let (row_ptr, cols) = (self.row_ptr(), self.col_idx());
-        // There are fewer than 2³² rows.
-        let params = ColumnSpans { row_ptr, cols, rows: list, count: count as u32, spans };
-        // SAFETY: there is a warp and a place for every row.
-        unsafe { self.work.run(FILE, "column_spans", Launch::over(count, WARP).with(params))? };
+        let launch = |rows_ptr, spans| {
+            let params = ColumnSpans { row_ptr, cols, rows: rows_ptr, spans };
+            Launch::new(rows.len() as u32, BLOCK).with(params)
+        };
+        // SAFETY: there is a block and a place for every row.
+        let spans = unsafe { self.written("column_spans", rows, rows.len(), launch)? };
         let of = |&[least, most, low, high]: &[u32; 4]| {
             ([least, most], (u64::from(high) << u32::BITS | u64::from(low)) as usize)
         };
-        match shared {
-            Some((window, _, (spans, _))) => {
-                window.mark()?;
-                window.wait(count * size_of::<[u32; 4]>())?;
-                // SAFETY: the kernel has written as many elements.
-                Ok(unsafe { std::slice::from_raw_parts(spans, count) }.iter().map(of).collect())
-            }
-            None => Ok(self.work.read_vec(spans, count)?.iter().map(of).collect()),
-        }
+        // SAFETY: the kernel writes all elements.
+        Ok(unsafe { spans.wait()? }.iter().map(of).collect())
     }
 
     /// Enqueues the frequencies of the columns in runs of entries.

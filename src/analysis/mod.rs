@@ -34,7 +34,7 @@ pub use pattern::Pattern;
 pub(crate) use probes::{FormatProbe, Measure, Probes};
 pub(crate) use rows::ratio;
 pub use rows::{Quantiles, RowStats, TAIL_MULTIPLES};
-pub(crate) use sample::{Arrival, Sample};
+pub(crate) use sample::{PendingSample, Sample};
 pub(crate) use sampler::Sampler;
 pub(crate) use slices::{SliceSums, SortedSlices};
 pub use structure::Structure;

@@ -34,17 +34,17 @@ pub(crate) struct FormatProbe {
 /// its memory.
 pub(crate) enum Measure {
     /// Without the structure of columns and values, while that is measured.
-    BeforeStructure(Begin),
+    BeforeStructure(BeginProbe),
     /// With this structure, afterwards.
     AfterStructure(fn(Sampler<'_>, &RowStats, &Structure, &mut Probes) -> Result<(), Error>),
 }
 
 /// Function that takes samples of a matrix, and lets a GPU that has it in its memory begin. Returns
 /// what measures the samples, so that the GPU does other work meanwhile.
-pub(crate) type Begin = for<'a> fn(Sampler<'a>, &'a RowStats) -> Result<Rest<'a>, Error>;
+pub(crate) type BeginProbe = for<'a> fn(Sampler<'a>, &'a RowStats) -> Result<EndProbe<'a>, Error>;
 
-/// Function that ends what [`Begin`] has begun.
-pub(crate) type Rest<'a> = Box<dyn FnOnce(&mut Probes) -> Result<(), Error> + 'a>;
+/// Function that ends what [`BeginProbe`] has begun.
+pub(crate) type EndProbe<'a> = Box<dyn FnOnce(&mut Probes) -> Result<(), Error> + 'a>;
 
 /// Begins what formats measure while the structure is not known.
 ///
@@ -55,7 +55,7 @@ pub(super) fn begin<'a>(
     formats: &[Option<FormatProbe>],
     a: Sampler<'a>,
     rows: &'a RowStats,
-) -> Result<Vec<Rest<'a>>, Error> {
+) -> Result<Vec<EndProbe<'a>>, Error> {
     let begins = formats.iter().flatten().filter_map(|format| match format.measure {
         Measure::BeforeStructure(begin) => Some(begin),
         Measure::AfterStructure(_) => None,
@@ -69,7 +69,7 @@ impl Probes {
     /// # Errors
     ///
     /// Errors of a GPU that has the matrix in its memory.
-    pub(super) fn of(begun: Vec<Rest<'_>>) -> Result<Self, Error> {
+    pub(super) fn of(begun: Vec<EndProbe<'_>>) -> Result<Self, Error> {
         let mut probes = Self::default();
         begun.into_iter().try_for_each(|rest| rest(&mut probes))?;
         Ok(probes)

@@ -1,7 +1,7 @@
 //! Ranges of an array, borrowed or copied.
 
 use crate::Error;
-use crate::device::HostWindow;
+use crate::device::HostArrays;
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -14,13 +14,8 @@ pub(crate) struct Sample<'a, E: Clone> {
 }
 
 impl<'a, E: Clone> Sample<'a, E> {
-    /// Ranges of an array in host memory.
-    pub(super) fn of(elements: &'a [E], ranges: Vec<Range<usize>>) -> Self {
-        Self { elements: elements.into(), ranges }
-    }
-
     /// Copies of ranges, which follow one another in `elements`.
-    pub(super) fn of_copies(elements: Cow<'a, [E]>, ranges: &[Range<usize>]) -> Self {
+    fn of_copies(elements: Cow<'a, [E]>, ranges: &[Range<usize>]) -> Self {
         let mut end = 0;
         let own = |range: &Range<usize>| {
             let start = end;
@@ -41,39 +36,55 @@ impl<'a, E: Clone> Sample<'a, E> {
     }
 }
 
-/// A sample that may still be on its way from a GPU.
+/// Elements that a GPU may still have to write.
 #[derive(Debug)]
-pub(crate) struct Arrival<'a, E: Clone>(Copies<'a, E>);
-
-#[derive(Debug)]
-enum Copies<'a, E: Clone> {
-    Here(Sample<'a, E>),
-    /// The GPU writes the elements to the window.
-    InWindow {
-        window: &'a HostWindow,
-        elements: *const E,
-        ranges: Vec<Range<usize>>,
-    },
+pub(super) enum PendingElements<'a, E: Clone> {
+    /// They are there.
+    Read(Cow<'a, [E]>),
+    /// Kernels before the last mark of `arrays` write them there.
+    Written { arrays: &'a HostArrays, elements: *const E, len: usize },
 }
 
-impl<'a, E: Clone> Arrival<'a, E> {
-    /// A sample that is there.
-    pub(super) fn here(sample: Sample<'a, E>) -> Self {
-        Self(Copies::Here(sample))
-    }
-
-    /// Ranges whose elements kernels write to a window, one after the other.
+impl<'a, E: Clone> PendingElements<'a, E> {
+    /// Waits for the elements.
     ///
     /// # Safety
     ///
-    /// The elements are those of an array of the window, and are written before the last mark of
-    /// the window.
-    pub(super) unsafe fn in_window(
-        window: &'a HostWindow,
-        elements: *const E,
-        ranges: Vec<Range<usize>>,
-    ) -> Self {
-        Self(Copies::InWindow { window, elements, ranges })
+    /// An array of `arrays` has as many elements, and the kernels write all of them.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the GPU.
+    pub(super) unsafe fn wait(self) -> Result<Cow<'a, [E]>, Error> {
+        match self {
+            Self::Read(elements) => Ok(elements),
+            Self::Written { arrays, elements, len } => {
+                arrays.wait(len * size_of::<E>())?;
+                // SAFETY: the caller's promise; the array lives as long as `arrays`.
+                Ok(unsafe { std::slice::from_raw_parts(elements, len) }.into())
+            }
+        }
+    }
+}
+
+/// A sample whose elements a GPU may still have to copy.
+#[derive(Debug)]
+pub(crate) struct PendingSample<'a, E: Clone> {
+    elements: PendingElements<'a, E>,
+    /// The ranges: in the elements, or of copies, which follow one another.
+    ranges: Vec<Range<usize>>,
+    are_copies: bool,
+}
+
+impl<'a, E: Clone> PendingSample<'a, E> {
+    /// Ranges of an array in host memory.
+    pub(super) fn of(elements: &'a [E], ranges: Vec<Range<usize>>) -> Self {
+        Self { elements: PendingElements::Read(elements.into()), ranges, are_copies: false }
+    }
+
+    /// Copies of ranges, all of which are in `elements` after a wait, one after the other.
+    pub(super) fn new(elements: PendingElements<'a, E>, ranges: Vec<Range<usize>>) -> Self {
+        Self { elements, ranges, are_copies: true }
     }
 
     /// Waits for the sample.
@@ -82,15 +93,12 @@ impl<'a, E: Clone> Arrival<'a, E> {
     ///
     /// Errors of the GPU.
     pub(crate) fn wait(self) -> Result<Sample<'a, E>, Error> {
-        match self.0 {
-            Copies::Here(sample) => Ok(sample),
-            Copies::InWindow { window, elements, ranges } => {
-                let len = ranges.iter().map(Range::len).sum();
-                window.wait(len * size_of::<E>())?;
-                // SAFETY: an array of the window, which is written and lives as long as that.
-                let elements = unsafe { std::slice::from_raw_parts(elements, len) };
-                Ok(Sample::of_copies(Cow::Borrowed(elements), &ranges))
-            }
-        }
+        let Self { elements, ranges, are_copies } = self;
+        // SAFETY: a kernel copies all elements.
+        let elements = unsafe { elements.wait()? };
+        Ok(match are_copies {
+            true => Sample::of_copies(elements, &ranges),
+            false => Sample { elements, ranges },
+        })
     }
 }

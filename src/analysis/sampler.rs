@@ -2,7 +2,7 @@
 
 use super::frequency::{Frequencies, FrequencyCounts, Runs};
 use super::gpu_columns::GpuColumns;
-use super::sample::{Arrival, Sample};
+use super::sample::{PendingSample, Sample};
 use crate::Error;
 use crate::matrix::CsrColumns;
 use std::ops::Range;
@@ -47,9 +47,12 @@ impl<'a> Sampler<'a> {
     /// # Errors
     ///
     /// Errors of the GPU.
-    pub(crate) fn offsets(self, ranges: Vec<Range<usize>>) -> Result<Arrival<'a, usize>, Error> {
+    pub(crate) fn offsets(
+        self,
+        ranges: Vec<Range<usize>>,
+    ) -> Result<PendingSample<'a, usize>, Error> {
         match self {
-            Self::Host(a) => Ok(Arrival::here(Sample::of(a.row_ptr(), ranges))),
+            Self::Host(a) => Ok(PendingSample::of(a.row_ptr(), ranges)),
             Self::Gpu(a) => a.offsets(ranges),
         }
     }
@@ -59,9 +62,12 @@ impl<'a> Sampler<'a> {
     /// # Errors
     ///
     /// Errors of the GPU.
-    pub(crate) fn columns(self, ranges: Vec<Range<usize>>) -> Result<Arrival<'a, u32>, Error> {
+    pub(crate) fn columns(
+        self,
+        ranges: Vec<Range<usize>>,
+    ) -> Result<PendingSample<'a, u32>, Error> {
         match self {
-            Self::Host(a) => Ok(Arrival::here(Sample::of(a.col_idx(), ranges))),
+            Self::Host(a) => Ok(PendingSample::of(a.col_idx(), ranges)),
             Self::Gpu(a) => a.columns(ranges),
         }
     }
@@ -86,7 +92,7 @@ impl<'a> Sampler<'a> {
     pub(crate) fn ends(
         self,
         rows: impl Iterator<Item = Range<usize>>,
-    ) -> Result<Arrival<'a, usize>, Error> {
+    ) -> Result<PendingSample<'a, usize>, Error> {
         let ends = rows.flat_map(|rows| [rows.start..rows.start + 1, rows.end..rows.end + 1]);
         self.offsets(ends.collect())
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 pub(crate) use self::{
-    NoBuffer as Buffer, NoHostWindow as HostWindow, NoKernel as Kernel, NoPinned as Pinned,
+    NoBuffer as Buffer, NoHostArrays as HostArrays, NoKernel as Kernel, NoPinned as Pinned,
     NoQueue as Queue, NoRecording as Recording,
 };
 pub use self::{NoGpu as Gpu, NoPeerCall as PeerCall};
@@ -341,11 +341,11 @@ impl<T: Copy> NoBuffer<T> {
 
 /// Page-locked host memory for arrays that kernels read and write.
 #[derive(Debug)]
-pub(crate) struct NoHostWindow {
+pub(crate) struct NoHostArrays {
     never: Gpu,
 }
 
-impl NoHostWindow {
+impl NoHostArrays {
     pub(crate) fn new(gpu: Gpu) -> Result<Self, Error> {
         match gpu {}
     }
@@ -434,6 +434,15 @@ impl NoQueue {
     }
 
     pub(crate) unsafe fn copy_in<T: Copy>(&self, _: Ptr<T>, _: &[T]) -> Result<(), Error> {
+        match self.never {}
+    }
+
+    pub(crate) unsafe fn copy_on_device<T: Copy>(
+        &self,
+        _: Ptr<T>,
+        _: Ptr<T>,
+        _: usize,
+    ) -> Result<(), Error> {
         match self.never {}
     }
 

@@ -35,9 +35,9 @@ pub use cuda::Gpu;
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use cuda::KernelCache;
-pub(crate) use cuda::{Buffer, HostWindow, Kernel, Pinned, Queue};
+pub(crate) use cuda::{Buffer, HostArrays, Kernel, Pinned, Queue};
 #[cfg(all(feature = "cuda", test))]
-pub(crate) use cuda::{compiler, copied_bytes};
+pub(crate) use cuda::{compiler, copied_bytes, host_arrays};
 pub use foreign::{DeviceView, ForeignCsr, Offsets};
 #[doc(hidden)]
 pub use kernel_log::{KernelEvent, KernelOrigin, kernel_log};

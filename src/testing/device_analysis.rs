@@ -6,7 +6,7 @@ use super::devices::gpu;
 use super::foreign::Arrays;
 use super::gpu::{csr_product, is_left_out};
 use crate::analysis::Analysis;
-use crate::device::{CsrSource, Device, Gpu};
+use crate::device::{CsrSource, Device, Gpu, host_arrays};
 use crate::formats;
 use crate::matrix::{CsrMatrix, gallery};
 use crate::tuning::caches::CacheState;
@@ -73,6 +73,18 @@ fn the_gallery_is_analysed_alike() {
     for spec in ["poisson2d,n=1200", "rmat,scale=18", "banded,rows=70k,values=pattern"] {
         check_spec::<f32>(gpu, spec);
         check_spec::<f64>(gpu, spec);
+    }
+}
+
+#[test]
+fn matrices_are_analysed_alike_without_room_in_host_memory() {
+    let Some(gpu) = the_gpu() else { return };
+    for bytes in [0, 5000, 100_000, 1_000_000] {
+        host_arrays::with_room(bytes, || {
+            for spec in ["road,n=300", "uniform,rows=70k", "stencil27,n=20", "lp,rows=500"] {
+                check_spec::<f32>(gpu, spec);
+            }
+        });
     }
 }
 

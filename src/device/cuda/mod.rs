@@ -11,7 +11,7 @@ mod event;
 mod foreign;
 mod fork;
 mod graph;
-mod host_window;
+pub(crate) mod host_arrays;
 mod launch_gate;
 mod memory;
 mod nccl;
@@ -29,7 +29,7 @@ mod target;
 pub use cache::Cache as KernelCache;
 pub(crate) use fork::Fork;
 pub(crate) use graph::Recording;
-pub(crate) use host_window::HostWindow;
+pub(crate) use host_arrays::HostArrays;
 #[cfg(test)]
 pub(crate) use memory::copied_bytes;
 pub(crate) use memory::{Buffer, Pinned};
@@ -88,8 +88,8 @@ struct Inner {
     peer_pool: peers::PeerPool,
     /// Working memory that is not used.
     spare: Mutex<Vec<Buffer<u8>>>,
-    /// Memory of a window that is not used.
-    window: Mutex<Option<host_window::WindowMemory>>,
+    /// Memory for host arrays that is not used.
+    host_arrays: Mutex<Option<host_arrays::HostArrayMemory>>,
 }
 
 // SAFETY: the driver allows a context and its modules to be used from any thread.
@@ -216,7 +216,7 @@ fn create(ordinal: usize) -> Result<Gpu, String> {
         gates: launch_gate::LaunchGates::default(),
         peer_pool: peers::PeerPool::default(),
         spare: Mutex::default(),
-        window: Mutex::default(),
+        host_arrays: Mutex::default(),
     })));
     let bound = gpu.bind().map_err(|e| e.to_string());
     let queue =

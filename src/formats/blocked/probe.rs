@@ -1,7 +1,7 @@
 //! Gain of cache blocking: estimated from a sample of the panels, without packing.
 
 use super::panel::{Panel, PanelRows};
-use crate::analysis::{Analysis, Arrival, RowStats, Sample, Sampler, Structure, ratio};
+use crate::analysis::{Analysis, PendingSample, RowStats, Sample, Sampler, Structure, ratio};
 use crate::{Error, parallel};
 
 /// Number of sampled panels.
@@ -152,7 +152,7 @@ impl<'a> PanelSample<'a> {
         };
         let (wide, narrow) = panels.split_at(PANELS);
         let [first, second] = [sample(wide)?, sample(narrow)?];
-        let of = |panels: &[(Panel, usize)], (sizes, rows): (_, Arrival<'a, u32>)| {
+        let of = |panels: &[(Panel, usize)], (sizes, rows): (_, PendingSample<'a, u32>)| {
             let panels = panels.iter().map(|(panel, _)| panel.clone()).collect();
             Ok::<_, Error>(Self { panels, sizes, rows: rows.wait()? })
         };

@@ -2,7 +2,7 @@
 
 use super::host::{SliceBatch, SlicedRows};
 use super::index::LANES;
-use super::sample::{ArrivedSlices, EncodedSlices, SliceSamples};
+use super::sample::{ArrivedSlices, EncodedSlices, SliceSamples, WINDOW};
 use super::sizes::SliceSizes;
 use super::{Order, Packing};
 use crate::analysis::{Analysis, PARALLEL_MIN, RowStats, Sampler};
@@ -10,10 +10,6 @@ use crate::{Error, parallel};
 
 /// Largest sum of rows and entries at which the pattern is stored whole and measured exactly.
 const EXACT: usize = 1 << 14;
-
-/// Rows of the windows that are measured sorted: the window size that pays off on most matrices and
-/// devices.
-pub(super) const WINDOW: usize = 512;
 
 /// Least number of entries of long rows less one: two per lane. On an H200 the gallery's `webbase`
 /// took 542 µs with one row in a thousand as a long row, 110 µs with those beyond 64 entries

@@ -57,19 +57,19 @@ impl<A: PlanTimer> Check<'_, A> {
 
     /// The kernel of CSR with the largest expected gain minus cost, if that is positive and
     /// products are left for it and up to [`RESERVED`] plans that are worth packing, and the number
-    /// of those plans. It gains nothing over a packed plan that is likely to be faster.
+    /// of those plans. It gains nothing over one of them that is likely to be faster.
     pub(super) fn further_csr(&self, best: f64) -> Option<(usize, u64)> {
-        let likely = |place| {
-            let (median, spread) = self.expectation(place);
-            median * (LIKELY * spread).exp()
-        };
-        let others = self.pending().filter(|&place| !self.is_csr(place));
-        let best = others.map(likely).fold(best, f64::min);
         let pays = |place: &usize| {
             let (gain, cost) = self.gain_and_cost(*place, best);
             !self.is_csr(*place) && gain > cost
         };
-        let packed = self.pending().filter(pays).count().min(RESERVED) as u64;
+        let likely = |place| {
+            let (median, spread) = self.expectation(place);
+            median * (LIKELY * spread).exp()
+        };
+        let packed: Vec<usize> = self.pending().filter(pays).collect();
+        let best = packed.iter().map(|&place| likely(place)).fold(best, f64::min);
+        let packed = packed.len().min(RESERVED) as u64;
         let needed = (1 + packed) * self.products_per_plan();
         let pending = self.pending().filter(|&place| self.is_csr(place));
         let next = self.most_gaining(pending, best);

@@ -4,15 +4,15 @@ use super::WINDOW;
 use crate::Error;
 use crate::analysis::GpuColumns;
 use crate::device::kernels::psell_sample::{PsellEncodeSlices, PsellEncodeWindows};
-use crate::device::{BLOCK, HostWindow, Launch, Ptr};
+use crate::device::{BLOCK, HostArrays, Launch, Ptr};
 use crate::formats::psell::index::{Encoded, LANES, SliceShape, filled};
 
 /// Kernel file.
 pub(in crate::formats::psell) const FILE: &str = "psell_sample";
 
-/// Slices that a GPU encodes. It writes to a window.
+/// Slices that a GPU encodes. It writes to host memory.
 pub(in crate::formats::psell) struct EncodedSlices<'a> {
-    window: &'a HostWindow,
+    host: &'a HostArrays,
     count: usize,
     encoded: *const [u32; 4],
     hashes: *const u64,
@@ -22,7 +22,7 @@ pub(in crate::formats::psell) struct EncodedSlices<'a> {
 impl<'a> EncodedSlices<'a> {
     /// Enqueues the encoding of slices in natural order, and of every `step`th slice of windows
     /// that are sorted. No row has more than `PORTION` entries but those beyond `split`. `None` if
-    /// the window has no room.
+    /// the host memory has no room.
     ///
     /// # Errors
     ///
@@ -33,21 +33,21 @@ impl<'a> EncodedSlices<'a> {
         natural: &[usize],
         (windows, step): (&[usize], usize),
     ) -> Result<Option<[Self; 2]>, Error> {
-        let Some(window) = a.window() else { return Ok(None) };
+        let Some(host) = a.host_arrays() else { return Ok(None) };
         // Slices of a window.
-        let most = WINDOW / LANES / step;
+        let most = (WINDOW / LANES).div_ceil(step);
         let arrays = |numbers: &[usize], each: usize| {
-            let (listed, from) = window.take::<u32>(numbers.len())?;
+            let (listed, from) = host.take::<u32>(numbers.len())?;
             let count = numbers.len() * each;
-            let (encoded, found) = window.take::<[u32; 4]>(count)?;
-            let (hashes, hash) = window.take::<u64>(count)?;
-            let (skip, lanes) = window.take::<u32>(count)?;
+            let (encoded, found) = host.take::<[u32; 4]>(count)?;
+            let (hashes, hash) = host.take::<u64>(count)?;
+            let (skip, lanes) = host.take::<u32>(count)?;
             for (i, &number) in numbers.iter().enumerate() {
                 // SAFETY: the array has as many elements, which only later launches read. Numbers
                 // of slices have 32 bits.
                 unsafe { listed.add(i).write(number as u32) };
             }
-            Some((Self { window, count, encoded, hashes, skip }, (from, found, hash, lanes)))
+            Some((Self { host, count, encoded, hashes, skip }, (from, found, hash, lanes)))
         };
         let arrays = arrays(natural, 1).zip(arrays(windows, most));
         let Some(((natural, of_natural), (sorted, of_sorted))) = arrays else { return Ok(None) };
@@ -89,7 +89,7 @@ impl<'a> EncodedSlices<'a> {
             a.work.run(FILE, "psell_encode_slices", launch)?;
             a.work.run(FILE, "psell_encode_windows", sort)?;
         }
-        window.mark()?;
+        host.mark()?;
         Ok(Some([natural, sorted]))
     }
 
@@ -101,7 +101,7 @@ impl<'a> EncodedSlices<'a> {
     /// Errors of the GPU.
     pub(in crate::formats::psell) fn wait(self) -> Result<Vec<(Encoded, u64)>, Error> {
         let bytes = size_of::<[u32; 4]>() + size_of::<u64>() + size_of::<u32>();
-        self.window.wait(self.count * bytes)?;
+        self.host.wait(self.count * bytes)?;
         let slice = |i: usize| {
             // SAFETY: the arrays have as many elements, which kernels have written.
             let (encoded, hash, long) =

@@ -8,8 +8,7 @@ use super::Order;
 use super::constants::PORTION;
 use super::host::SliceBatch;
 use super::index::{Chooser, LANES, LaneColumns, LaneRows};
-use super::probe::WINDOW;
-use crate::analysis::{Arrival, RowStats, Sample, Sampler, task_size};
+use crate::analysis::{PendingSample, RowStats, Sample, Sampler, task_size};
 use crate::parallel::SparePool;
 use crate::{Error, parallel};
 use std::ops::Range;
@@ -37,6 +36,10 @@ const SLICES_PER_WINDOW: (usize, usize) = (2, 4);
 
 /// Number of windows of a matrix of which as many slices as possible are measured.
 const FEW_WINDOWS: usize = 3;
+
+/// Rows of the windows that are measured sorted: the window size that pays off on most matrices and
+/// devices.
+pub(super) const WINDOW: usize = 512;
 
 /// Windows that a parallel task sorts: fewer take less time than to wake a thread.
 const SORTED_PER_TASK: usize = 32;
@@ -97,6 +100,9 @@ fn chosen(
                 }
                 counted += cost(entries.len() * measured / len);
                 chosen.push(number);
+            }
+            if counted >= enough && chosen.len() >= MIN_SAMPLES {
+                return Ok(chosen);
             }
             round = next_round()?;
         }
@@ -197,7 +203,7 @@ impl<'a> SliceSamples<'a> {
 /// Slices of samples, whose columns may still be on their way.
 pub(super) struct SampledSlices<'a> {
     rows: SampledRows<'a>,
-    columns: Arrival<'a, u32>,
+    columns: PendingSample<'a, u32>,
 }
 
 /// Slices of samples, and their columns.
@@ -229,22 +235,18 @@ impl<'a> SampledSlices<'a> {
     ) -> Result<Self, Error> {
         let samples = sample.numbers.len();
         let mut rows = SampledRows { sample, sorted, split, firsts: Vec::with_capacity(samples) };
-        // The entries of adjacent rows are one range.
         let mut ranges: Vec<Range<usize>> = Vec::new();
-        for i in 0..samples {
-            let first = ranges.len();
-            rows.firsts.push(first);
-            if rows.sorted.is_none() && are_short {
+        if rows.sorted.is_none() && are_short {
+            rows.firsts.extend(0..samples);
+            ranges.extend((0..samples).map(|i| {
                 let offsets = rows.sample.offsets(i);
-                ranges.push(offsets[0]..offsets[offsets.len() - 1]);
-                continue;
-            }
-            for own in rows.of(i).filter_map(|row| rows.entries(i, row)) {
-                let is_next = ranges[first..].last().is_some_and(|last| last.end == own.start);
-                match ranges.last_mut() {
-                    Some(last) if is_next => last.end = own.end,
-                    _ => ranges.push(own),
-                }
+                offsets[0]..offsets[offsets.len() - 1]
+            }));
+        } else {
+            let task = task_size(a.nnz(), SORTED_PER_TASK);
+            for own in parallel::map(samples, task, |i| rows.ranges(i)) {
+                rows.firsts.push(ranges.len());
+                ranges.extend(own);
             }
         }
         Ok(Self { rows, columns: a.columns(ranges)? })
@@ -273,6 +275,18 @@ impl SampledRows<'_> {
         let offsets = self.sample.offsets(i);
         let entries = offsets[row]..offsets[row + 1];
         (1..=self.split as usize).contains(&entries.len()).then_some(entries)
+    }
+
+    /// Entries of the rows of sample `i`, those of adjacent rows in one range.
+    fn ranges(&self, i: usize) -> Vec<Range<usize>> {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for own in self.of(i).filter_map(|row| self.entries(i, row)) {
+            match ranges.last_mut() {
+                Some(last) if last.end == own.start => last.end = own.end,
+                _ => ranges.push(own),
+            }
+        }
+        ranges
     }
 
     /// True if a row of sample `i` is long.
@@ -325,6 +339,12 @@ impl ArrivedSlices<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_have_the_rows_of_the_kernel() {
+        let kernel = include_str!("../../../../kernels/psell_sample.cu");
+        assert!(kernel.contains(&format!("SAMPLED_WINDOW = {WINDOW};")));
+    }
 
     #[test]
     fn a_spread_has_every_number_once() {

@@ -54,6 +54,33 @@ fn a_plan_whose_bytes_take_longer_than_the_fastest_one_gains_nothing() {
 }
 
 #[test]
+fn a_packed_plan_that_is_likely_to_be_faster_leaves_no_gain_to_kernels_of_csr() {
+    // Another kernel of CSR may be as fast as the measured one; a packed plan takes half as long.
+    let next = |prepare: f64| {
+        let (mut decision, _, spec) = decision(BLOCKS, 1000);
+        let least = decision.chosen().unwrap().prediction.unwrap().product();
+        for candidate in decision.candidates.iter_mut() {
+            let is_csr = candidate.plan.format() == FormatKind::Csr;
+            let Some(prediction) = candidate.prediction.as_mut() else { continue };
+            let times = if is_csr { 1.0 } else { 0.5 };
+            prediction.correction *= times * least / prediction.product();
+            (prediction.spread, prediction.prepare) = (Some(0.1), prepare);
+        }
+        let script = Script::default();
+        let limits = Budget { is_large: false, ..LIMITS };
+        let (timer, clock) = (&script, &script);
+        let mut check = Check::new(&timer, &clock, &decision, &spec, limits);
+        let first = (0..check.candidates.len()).find(|&place| check.is_csr(place)).unwrap();
+        let seconds = check.predicted(first);
+        let samples = Samples::from(vec![seconds]);
+        check.timings[first] = PlanTiming::Measured { prepare: 0.0, samples };
+        check.further_csr(seconds)
+    };
+    assert_eq!(next(0.0), None);
+    assert!(next(1e12).is_some(), "no packed plan pays");
+}
+
+#[test]
 fn kernels_of_csr_that_are_predicted_to_be_slow_are_not_timed() {
     let balanced = Plan::Csr(csr::CsrPlan::Balanced);
     // The predicted plan is one of CSR. The next kernel by prediction is slower by a factor, all

@@ -8,48 +8,47 @@ use crate::device::Ptr;
 use std::cell::Cell;
 use std::sync::PoisonError;
 
-/// Bytes of a window.
+/// Bytes of all arrays.
 const BYTES: usize = 1 << 21;
 
-/// Alignment of the arrays of a window, in bytes.
+/// Alignment of an array, in bytes.
 const ALIGNMENT: usize = 256;
 
-/// Page-locked memory for arrays that kernels of the default queue read and write. The memory is
-/// kept for later windows.
+/// Arrays that kernels of the default queue read and write. The memory is kept for later ones.
 #[derive(Debug)]
-pub(crate) struct HostWindow {
+pub(crate) struct HostArrays {
     gpu: Gpu,
-    memory: Option<WindowMemory>,
+    memory: Option<HostArrayMemory>,
     taken: Cell<usize>,
 }
 
-/// Memory of a window, and an event at the end of the work that writes it.
+/// Memory of the arrays, and an event at the end of the work that writes them.
 #[derive(Debug)]
-pub(super) struct WindowMemory {
+pub(super) struct HostArrayMemory {
     bytes: Pinned<u8>,
     end: Event,
 }
 
-impl HostWindow {
-    /// A window without arrays.
+impl HostArrays {
+    /// Memory without arrays.
     ///
     /// # Errors
     ///
     /// [`Error::Gpu`] if no memory can be page-locked.
     pub(crate) fn new(gpu: Gpu) -> Result<Self, Error> {
-        let kept = gpu.0.window.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let new = || Ok(WindowMemory { bytes: gpu.pinned(BYTES)?, end: Event::untimed(gpu)? });
+        let kept = gpu.0.host_arrays.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let new = || Ok(HostArrayMemory { bytes: gpu.pinned(BYTES)?, end: Event::untimed(gpu)? });
         let memory = kept.map_or_else(new, Ok)?;
         Ok(Self { gpu, memory: Some(memory), taken: Cell::new(0) })
     }
 
-    /// Memory for `len` elements, for the host and for the GPU, until the window is dropped. `None`
-    /// if there is no room.
+    /// Memory for `len` elements, for the host and for the GPU, until this value is dropped.
+    /// `None` if there is no room.
     pub(crate) fn take<N: Copy>(&self, len: usize) -> Option<(*mut N, Ptr<N>)> {
         let memory = self.memory.as_ref()?;
         let bytes = len.checked_mul(size_of::<N>())?.checked_next_multiple_of(ALIGNMENT)?;
         let start = self.taken.get();
-        if bytes > BYTES - start {
+        if bytes > room().saturating_sub(start) {
             return None;
         }
         self.taken.set(start + bytes);
@@ -72,19 +71,47 @@ impl HostWindow {
     /// # Errors
     ///
     /// [`Error::Gpu`].
-    pub(crate) fn wait(&self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn wait(
+        &self,
+        #[cfg_attr(not(test), expect(unused))] bytes: usize,
+    ) -> Result<(), Error> {
         #[cfg(test)]
         super::memory::count_copied(bytes as u64);
-        let _ = bytes;
         self.memory.iter().try_for_each(|memory| memory.end.synchronize())
     }
 }
 
-impl Drop for HostWindow {
+#[cfg(not(test))]
+const fn room() -> usize {
+    BYTES
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes that arrays of this thread may have.
+    static ROOM: Cell<usize> = const { Cell::new(BYTES) };
+}
+
+#[cfg(test)]
+fn room() -> usize {
+    ROOM.get()
+}
+
+/// Calls `work` with `bytes` bytes for the arrays of this thread.
+#[cfg(test)]
+pub(crate) fn with_room<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
+    let before = ROOM.replace(bytes.min(BYTES));
+    let result = work();
+    ROOM.set(before);
+    result
+}
+
+impl Drop for HostArrays {
     fn drop(&mut self) {
         // After an error kernels may still use the memory, which is then freed: the driver waits.
         if self.gpu.queue().synchronize().is_ok() {
-            *self.gpu.0.window.lock().unwrap_or_else(PoisonError::into_inner) = self.memory.take();
+            *self.gpu.0.host_arrays.lock().unwrap_or_else(PoisonError::into_inner) =
+                self.memory.take();
         }
     }
 }
