@@ -1,6 +1,7 @@
 //! Analysis of a matrix in the memory of a GPU. What looks at every row or entry is counted by
 //! kernels (`kernels/analysis.cu`); samples are copied to the host, which measures them like those
-//! of a matrix in its own memory. All numbers are those of an analysis on the host.
+//! of a matrix in its own memory, or measured by kernels of their formats. All numbers are those of
+//! an analysis on the host.
 
 use super::constants::{
     BLOCK_ROWS, CLASSES, HISTOGRAM, NOT_BF16, NOT_F16, NOT_F32, SECTION, SLICE_SUMS, TOUCH_DIGITS,

@@ -102,8 +102,8 @@ impl<'a> Sampler<'a> {
         (0..ends.len() / 2).map(|i| ends.get(2 * i)[0]..ends.get(2 * i + 1)[0])
     }
 
-    /// Returns what gives the frequencies of the columns of a matrix with at least two runs of
-    /// entries. A GPU that has the matrix in its memory begins already.
+    /// Frequencies of the columns of a matrix with at least two runs of entries, computed by the
+    /// returned function. A GPU that has the matrix in its memory begins before.
     ///
     /// # Errors
     ///

@@ -421,8 +421,7 @@ pub(crate) fn analysis_kernels<T: Scalar>() -> Vec<(Module, String)> {
 }
 
 /// Analyses a matrix in the memory of a GPU, with the same result but without the list of row
-/// lengths. The values are there, or once `has_values` returns true; it returns false if they are
-/// missing.
+/// lengths. The values are there, or once `has_values` returns true, which is false without them.
 ///
 /// # Errors
 ///

@@ -11,11 +11,11 @@ pub enum Tuning {
     Predict,
     /// Prediction, checked on the matrix itself with at most 30 products plus 2 % of the
     /// [`expected_calls`](crate::SparseOpBuilder::expected_calls), and never more than 10 % of
-    /// them: the kernels of plain CSR with the least predicted times are timed, and others that
-    /// may be faster; another plan is packed if its expected improvement pays for it, and the
-    /// fastest stays. On a CPU the check takes no longer than its products would, packing included
-    /// except of the predicted plan and the one that stays, unless the expected improvement is
-    /// several times the cost.
+    /// them: the kernel of plain CSR with the least predicted time and `csr(balanced)` are timed,
+    /// and others that may be faster; another plan is packed if its expected improvement pays for
+    /// it, and the fastest stays. On a CPU the check takes no longer than its products would,
+    /// packing included except of the predicted plan and the one that stays, unless the expected
+    /// improvement is several times the cost.
     ///
     /// As [`Predict`](Self::Predict) if fewer than 120 products are expected, for a matrix of fewer
     /// than 4096 entries, with [`deterministic`](crate::SparseOpBuilder::deterministic), on the CPU

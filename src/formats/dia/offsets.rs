@@ -40,8 +40,8 @@ pub(super) struct DiagonalCount {
 }
 
 impl DiagonalCount {
-    /// Returns what counts the diagonals of `a`. A GPU that has the matrix in its memory begins
-    /// already.
+    /// Count of the diagonals of `a`, by the returned function. A GPU that has the matrix in its
+    /// memory begins before.
     ///
     /// # Errors
     ///

@@ -57,7 +57,8 @@ impl SliceProbe {
         analysis.probes.get().expect("every format probes every matrix")
     }
 
-    /// Takes samples of `a`, which has the row statistics `rows`. Returns what measures them.
+    /// Takes samples of `a`, which has the row statistics `rows`. The returned function measures
+    /// them.
     ///
     /// # Errors
     ///

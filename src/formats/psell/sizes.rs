@@ -58,8 +58,8 @@ impl SliceSizes {
         self.steps = self.steps.max(shape.width as u64);
     }
 
-    /// Adds slices. Returns the slots of the diagonal ones, which `slots` stands for, with the bytes
-    /// and the number of the slices that have them.
+    /// Adds slices. Returns the slots of the diagonal ones, or numbers that stand for them, each
+    /// with its bytes and the number of slices that have it.
     fn add_all<S: Eq + Hash>(
         &mut self,
         slices: impl Iterator<Item = (Encoded, S)>,

@@ -264,8 +264,8 @@ impl<'a, A: PlanTimer> Check<'a, A> {
     }
 
     /// Times the kernel of CSR with the least predicted time and `csr(balanced)` in one set of
-    /// arrays, and others that may be faster than the fastest of them. `None` if there are none, or if they cannot be
-    /// packed.
+    /// arrays, and others that may be faster than the fastest of them. `None` if there are none, or
+    /// if they cannot be packed.
     fn time_csr(&mut self) -> Option<Fastest<A::Packed>> {
         let is_csr = |place: &usize| self.is_csr(*place);
         let mut csr: Vec<usize> = (0..self.candidates.len()).filter(is_csr).collect();

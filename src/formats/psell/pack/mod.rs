@@ -150,19 +150,20 @@ impl<T: Scalar> Packer<'_, T> {
         )?;
         let long = self.long(&counts, long_sums, &coder, &table)?;
         let dictionary = a.gpu.upload(&coder.into_dictionary())?;
-        let Chosen { headers, skip, .. } = chosen;
-        let skip = long.as_ref().map(|_| {
-            let copy = a.gpu.uninitialised::<u32>(self.slices())?;
-            // SAFETY: as many lanes; both live until the wait below.
-            unsafe { a.gpu.queue().copy_on_device(copy.ptr(), skip, copy.len())? };
-            Ok::<_, Error>(copy)
-        });
-        let skip = skip.transpose()?;
         // Waits for all launches.
         if self.read_counts(counts_ptr)?.hash_collision != 0 {
             return Ok(None);
         }
-        let buffers = PsellBuffers { headers, values, dictionary, index, perm, skip, long };
+        let Chosen { headers, skip, .. } = chosen;
+        let buffers = PsellBuffers {
+            headers,
+            values,
+            dictionary,
+            index,
+            perm,
+            skip: long.is_some().then_some(skip),
+            long,
+        };
         let shape = (a.nrows, a.ncols);
         let arrangement = (packing.group as usize, packing.warps);
         DevicePsell::from_buffers(a.gpu, shape, arrangement, buffers, counts.relative == 0)

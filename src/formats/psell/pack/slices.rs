@@ -33,7 +33,8 @@ impl<T: Scalar> Packer<'_, T> {
         counts: Ptr<u64>,
     ) -> Result<Chosen, Error> {
         let (work, gpu, slices) = (&self.work, self.a.gpu, self.slices());
-        let (headers, skip) = (gpu.uninitialised::<Header>(slices)?, work.take::<u32>(slices)?);
+        let (headers, skip) =
+            (gpu.uninitialised::<Header>(slices)?, gpu.uninitialised::<u32>(slices)?);
         let (encoded, hashes) = (work.take::<[u32; 4]>(slices)?, work.take::<u64>(slices)?);
         let (owners, units) = (work.take::<u32>(slices)?, work.take::<u64>(2 * slices)?);
         let wide = self.wide(perm)?;
@@ -46,7 +47,7 @@ impl<T: Scalar> Packer<'_, T> {
             split: self.split,
             encoded,
             hashes,
-            skip,
+            skip: skip.ptr(),
             portions: wide.portions,
             counts,
         });

@@ -25,7 +25,7 @@ pub(super) struct Wide {
 pub(super) struct Chosen {
     pub(super) headers: Buffer<Header>,
     /// Lanes of every slice that hold long rows.
-    pub(super) skip: Ptr<u32>,
+    pub(super) skip: Buffer<u32>,
     /// For every slice, the first slice with the same index.
     pub(super) owners: Ptr<u32>,
     pub(super) wide: Wide,

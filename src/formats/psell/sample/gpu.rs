@@ -3,12 +3,12 @@
 use super::WINDOW;
 use crate::Error;
 use crate::analysis::GpuColumns;
-use crate::device::kernels::psell_sample::{PsellEncodeSlices, PsellEncodeWindows};
+use crate::device::kernels::sampled_slices::{PsellEncodeSlices, PsellEncodeWindows};
 use crate::device::{BLOCK, HostArrays, Launch, Ptr};
 use crate::formats::psell::index::{Encoded, LANES, SliceShape, filled};
 
 /// Kernel file.
-pub(in crate::formats::psell) const FILE: &str = "psell_sample";
+pub(in crate::formats::psell) const FILE: &str = "sampled_slices";
 
 /// Slices that a GPU encodes. It writes to host memory.
 pub(in crate::formats::psell) struct EncodedSlices<'a> {

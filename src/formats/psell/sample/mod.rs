@@ -60,8 +60,8 @@ fn spread(count: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Chooses samples of `len` consecutive rows each, of which `measured` are measured, until the
-/// measured rows have enough entries. Returns what waits for the offsets of the first samples and
-/// gives the numbers of their places in the matrix, counted in samples.
+/// measured rows have enough entries. The returned function waits for the offsets of the first
+/// samples, and gives the numbers of the places of the samples in the matrix, counted in samples.
 ///
 /// # Errors
 ///
@@ -200,7 +200,7 @@ impl<'a> SliceSamples<'a> {
     }
 }
 
-/// Slices of samples, whose columns may still be on their way.
+/// Slices of samples, whose columns a GPU may still have to copy.
 pub(super) struct SampledSlices<'a> {
     rows: SampledRows<'a>,
     columns: PendingSample<'a, u32>,
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn windows_have_the_rows_of_the_kernel() {
-        let kernel = include_str!("../../../../kernels/psell_sample.cu");
+        let kernel = include_str!("../../../../kernels/sampled_slices.cu");
         assert!(kernel.contains(&format!("SAMPLED_WINDOW = {WINDOW};")));
     }
 
