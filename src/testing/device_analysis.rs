@@ -6,7 +6,7 @@ use super::devices::gpu;
 use super::foreign::Arrays;
 use super::gpu::{csr_product, is_left_out};
 use crate::analysis::Analysis;
-use crate::device::{CsrSource, Device, Gpu, host_arrays};
+use crate::device::{CsrSource, Device, Gpu};
 use crate::formats;
 use crate::matrix::{CsrMatrix, gallery};
 use crate::tuning::caches::CacheState;
@@ -76,8 +76,11 @@ fn the_gallery_is_analysed_alike() {
     }
 }
 
+#[cfg(feature = "cuda")]
 #[test]
 fn matrices_are_analysed_alike_without_room_in_host_memory() {
+    use crate::device::host_arrays;
+
     let Some(gpu) = the_gpu() else { return };
     for bytes in [0, 5000, 100_000, 1_000_000] {
         host_arrays::with_room(bytes, || {
