@@ -121,7 +121,7 @@ impl<'a> GpuColumns<'a> {
         };
         // SAFETY: the ranges are in the array, and there is room for their copies.
         let copies = unsafe { self.written(kernel, &list, len, launch)? };
-        Ok(PendingSample::new(copies, ranges))
+        Ok(PendingSample::of_copies(copies, &ranges))
     }
 
     /// Enqueues a kernel that reads `list` and writes `len` elements: in host memory, or where that

@@ -13,18 +13,7 @@ pub(crate) struct Sample<'a, E: Clone> {
     ranges: Vec<Range<usize>>,
 }
 
-impl<'a, E: Clone> Sample<'a, E> {
-    /// Copies of ranges, which follow one another in `elements`.
-    fn of_copies(elements: Cow<'a, [E]>, ranges: &[Range<usize>]) -> Self {
-        let mut end = 0;
-        let own = |range: &Range<usize>| {
-            let start = end;
-            end += range.len();
-            start..end
-        };
-        Self { ranges: ranges.iter().map(own).collect(), elements }
-    }
-
+impl<E: Clone> Sample<'_, E> {
     /// Number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.ranges.len()
@@ -71,20 +60,25 @@ impl<'a, E: Clone> PendingElements<'a, E> {
 #[derive(Debug)]
 pub(crate) struct PendingSample<'a, E: Clone> {
     elements: PendingElements<'a, E>,
-    /// The ranges: in the elements, or of copies, which follow one another.
+    /// The ranges, in the elements.
     ranges: Vec<Range<usize>>,
-    are_copies: bool,
 }
 
 impl<'a, E: Clone> PendingSample<'a, E> {
     /// Ranges of an array in host memory.
     pub(super) fn of(elements: &'a [E], ranges: Vec<Range<usize>>) -> Self {
-        Self { elements: PendingElements::Read(elements.into()), ranges, are_copies: false }
+        Self { elements: PendingElements::Read(elements.into()), ranges }
     }
 
     /// Copies of ranges, all of which are in `elements` after a wait, one after the other.
-    pub(super) fn new(elements: PendingElements<'a, E>, ranges: Vec<Range<usize>>) -> Self {
-        Self { elements, ranges, are_copies: true }
+    pub(super) fn of_copies(elements: PendingElements<'a, E>, ranges: &[Range<usize>]) -> Self {
+        let mut end = 0;
+        let own = |range: &Range<usize>| {
+            let start = end;
+            end += range.len();
+            start..end
+        };
+        Self { elements, ranges: ranges.iter().map(own).collect() }
     }
 
     /// Waits for the sample.
@@ -93,12 +87,7 @@ impl<'a, E: Clone> PendingSample<'a, E> {
     ///
     /// Errors of the GPU.
     pub(crate) fn wait(self) -> Result<Sample<'a, E>, Error> {
-        let Self { elements, ranges, are_copies } = self;
         // SAFETY: a kernel copies all elements.
-        let elements = unsafe { elements.wait()? };
-        Ok(match are_copies {
-            true => Sample::of_copies(elements, &ranges),
-            false => Sample { elements, ranges },
-        })
+        Ok(Sample { elements: unsafe { self.elements.wait()? }, ranges: self.ranges })
     }
 }

@@ -95,14 +95,11 @@ fn chosen(
                 return Ok(chosen);
             }
             for (entries, number) in Sampler::between(&ends.wait()?).zip(numbers) {
+                counted += cost(entries.len() * measured / len);
+                chosen.push(number);
                 if counted >= enough && chosen.len() >= MIN_SAMPLES {
                     return Ok(chosen);
                 }
-                counted += cost(entries.len() * measured / len);
-                chosen.push(number);
-            }
-            if counted >= enough && chosen.len() >= MIN_SAMPLES {
-                return Ok(chosen);
             }
             round = next_round()?;
         }
